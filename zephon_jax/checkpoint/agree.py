@@ -1,0 +1,71 @@
+"""Whether a state belongs to a pipeline (rule C6). Pure. The message names every difference; there is no warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from zephon_jax.checkpoint.schema import DatasetMark, LaneSnapshot, PipelineState
+from zephon_jax.errors import CheckpointMismatch
+
+__all__ = ["require_same_pipeline"]
+
+
+def require_same_pipeline(
+    state: PipelineState,
+    *,
+    lanes_total: int,
+    differences: Sequence[str],
+    datasets: Sequence[DatasetMark],
+    lanes: Iterable[int],
+    every: int | None,
+    depth: int,
+) -> None:
+    """Raise CheckpointMismatch unless the state can continue in this pipeline.
+
+    `differences`: how the plans differ, in words. `lanes`: those that this process produces. `every`, `depth`: chunks in
+    a flush epoch and expanding operators of this pipeline.
+    """
+    found: list[str] = []
+    if state.lanes_total != lanes_total:
+        found.append(
+            f"canonical_replicas: the checkpoint has {state.lanes_total} lanes, this pipeline {lanes_total}; "
+            f"pass options(canonical_replicas={state.lanes_total})"
+        )
+    found += [d for d in differences if not d.startswith("canonical_replicas")]
+    found += _datasets(state.datasets, datasets)
+    if not found:
+        missing = sorted(set(lanes) - set(state.lanes))
+        if missing:
+            found.append(f"lanes {missing} are missing from the checkpoint, which has {sorted(state.lanes)}")
+    if not found:
+        found += [text for lane in lanes for text in _lane(state.lanes[lane], every, depth)]
+    if found:
+        raise CheckpointMismatch("the checkpoint belongs to another pipeline:\n  " + "\n  ".join(found))
+
+
+def _datasets(saved: Sequence[DatasetMark], here: Sequence[DatasetMark]) -> list[str]:
+    if [d.name for d in saved] != [d.name for d in here]:
+        return [f"datasets: the checkpoint has {[d.name for d in saved]}, this pipeline {[d.name for d in here]}"]
+    return [
+        f"dataset {a.name!r}: its content changed (checkpoint: {a.num_samples} samples, fingerprint {a.fingerprint}; now: "
+        f"{b.num_samples} samples, fingerprint {b.fingerprint})"
+        for a, b in zip(saved, here, strict=True)
+        if a != b
+    ]
+
+
+def _lane(s: LaneSnapshot, every: int | None, depth: int) -> list[str]:
+    out: list[str] = []
+    if s.cursor is not None and len(s.cursor) != 2 + depth:
+        out.append(f"lane {s.lane}: a cursor of {len(s.cursor)} parts, this pipeline has {2 + depth}")
+    size = every or 1
+    if s.chunks and every is None and len(s.chunks) != 1:
+        out.append(f"lane {s.lane}: {len(s.chunks)} chunks in flight, this pipeline keeps one")
+    if s.chunks and every is not None:
+        end = s.first + len(s.chunks)
+        boundaries = (s.first, end) if end % size == 0 else (s.first,)
+        if s.first % size or len(s.chunks) > size or s.boundaries != boundaries:
+            out.append(f"lane {s.lane}: sentinels at {list(s.boundaries)}, this pipeline flushes every {size} chunks")
+    return out
+
+

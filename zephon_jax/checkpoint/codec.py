@@ -1,0 +1,205 @@
+"""State ↔ plain values ↔ bytes. Pure.
+
+`state_to_plain` gives the dict that `checkpoint()` returns; `encode` packs such a dict with msgpack and zstd. Decoding
+executes nothing, allocates no more than the frame declares (and at most `MAX_STATE_BYTES`), checks every field, and
+fails with `CheckpointMismatch` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgpack
+import zstandard
+
+from zephon_jax.checkpoint.pointers import pack_chunks, unpack_chunks
+from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
+from zephon_jax.errors import CheckpointMismatch
+
+__all__ = ["MAX_STATE_BYTES", "decode", "encode", "plain_values", "state_from_plain", "state_to_plain"]
+
+MAX_STATE_BYTES: Final = 1 << 30
+_LEVEL: Final = 3
+_INT64: Final = 1 << 63
+Value = TypeVar("Value")
+
+
+def state_to_plain(state: PipelineState) -> dict[str, Any]:
+    """Plain values, msgpack-able, with lanes in ascending order."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "lanes_total": state.lanes_total,
+        "plan": plain_values(state.plan),
+        "datasets": [list(d) for d in state.datasets],
+        "lanes": [_lane_to_plain(state.lanes[lane]) for lane in sorted(state.lanes)],
+    }
+
+
+def _lane_to_plain(s: LaneSnapshot) -> dict[str, Any]:
+    return {
+        "lane": s.lane,
+        "first": s.first,
+        "chunks": pack_chunks(s.chunks),
+        "skipped": [list(at) for at in s.skipped],
+        "boundaries": list(s.boundaries),
+        "source": plain_values(s.source),
+        "delivered": s.delivered,
+        "cursor": None if s.cursor is None else list(s.cursor),
+        "high_offset": s.high_offset,
+        "rounds": s.rounds,
+        "rows": s.rows,
+        "digest": s.digest.to_bytes(16, "little"),
+        "skipped_total": s.skipped_total,
+    }
+
+
+def plain_values(value: Any) -> Any:
+    """Tuples as lists and NumPy scalars as numbers, so that what is saved equals what is read back."""
+    if isinstance(value, Mapping):
+        return {str(k): plain_values(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, (list, tuple)):
+        return [plain_values(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+    return value.item() if hasattr(value, "item") and not isinstance(value, (str, bytes)) else value
+
+
+def encode(plain: Mapping[str, Any]) -> bytes:
+    """The bytes of a state; equal states give equal bytes."""
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(msgpack.packb(plain))
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The dict that was encoded; its fields are checked by `state_from_plain`."""
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        if size > MAX_STATE_BYTES:  # an undeclared size reads as a huge one
+            raise CheckpointMismatch(f"the state declares {size} bytes, more than the {MAX_STATE_BYTES} that are allowed")
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
+        plain = msgpack.unpackb(raw, strict_map_key=True)  # lengths beyond the input are refused
+    except CheckpointMismatch:
+        raise
+    except (zstandard.ZstdError, msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointMismatch(f"this is no pipeline state: {type(error).__name__}: {error}") from error
+    if not isinstance(plain, dict):
+        raise CheckpointMismatch(f"this is no pipeline state: it holds a {type(plain).__name__}")
+    return plain  # pyright: ignore[reportUnknownVariableType]
+
+
+def state_from_plain(plain: Any) -> PipelineState:
+    """The state of a dict that `state_to_plain` made; every field is checked."""
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise CheckpointMismatch("this is no pipeline state: restore takes what checkpoint() or get_state() returned")
+    root = _Fields(plain, "state")  # pyright: ignore[reportUnknownArgumentType]
+    version = root.integer("version", 0)
+    if version != VERSION:
+        raise CheckpointMismatch(
+            f"the state has format version {version}, this zephon_jax reads version {VERSION}; "
+            + ("upgrade zephon_jax" if version > VERSION else "save it again with the version that wrote it")
+        )
+    total = root.integer("lanes_total", 1)
+    datasets = tuple(_dataset(entry) for entry in root.listed("datasets"))
+    lanes: dict[int, LaneSnapshot] = {}
+    for entry in root.listed("lanes"):
+        snapshot = _lane(entry)
+        if snapshot.lane in lanes or snapshot.lane >= total:
+            raise CheckpointMismatch(f"the state lists lane {snapshot.lane} twice, or beyond its {total} lanes")
+        lanes[snapshot.lane] = snapshot
+    return PipelineState(total, root.mapping("plan"), datasets, lanes)
+
+
+def _dataset(entry: Any) -> DatasetMark:
+    match entry:
+        case [str(name), int(n), str(fingerprint)]:
+            return DatasetMark(name, n, fingerprint)
+        case _:
+            raise CheckpointMismatch("the state's list of datasets is broken")
+
+
+def _lane(entry: Any) -> LaneSnapshot:
+    f = _Fields(entry, "lane")
+    f = _Fields(entry, f"lane {f.integer('lane', 0)}")
+    first, cursor = f.integer("first", 0), f.get("cursor")
+    chunks = f.parsed("chunks", unpack_chunks)
+    snapshot = LaneSnapshot(
+        lane=f.integer("lane", 0),
+        first=first,
+        chunks=chunks,
+        skipped=tuple(f.parsed("skipped", lambda v: [_pair(p) for p in v])),
+        boundaries=tuple(f.parsed("boundaries", lambda v: [_natural(b) for b in v])),
+        source=f.mapping("source"),
+        delivered=f.integer("delivered", 0),
+        cursor=None if cursor is None else f.parsed("cursor", _cursor),
+        high_offset=f.integer("high_offset", -1),
+        rounds=f.integer("rounds", 0),
+        rows=f.integer("rows", 0),
+        digest=f.parsed("digest", _digest),
+        skipped_total=f.integer("skipped_total", 0),
+    )
+    last = first + len(chunks) - 1
+    fits = snapshot.cursor is None if not chunks else snapshot.cursor is not None and first <= snapshot.cursor[0] <= last
+    if not fits or snapshot.delivered > snapshot.rows or (snapshot.delivered > 0) != bool(chunks):
+        raise CheckpointMismatch(f"lane {snapshot.lane}: cursor {snapshot.cursor} does not fit chunks {first} to {last}")
+    return snapshot
+
+
+def _natural(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _INT64:
+        raise ValueError(f"{value!r} is not a natural number")
+    return value
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    chunk, offset = value
+    return _natural(chunk), _natural(offset)
+
+
+def _cursor(value: Any) -> tuple[int, ...]:
+    if len(value) < 2:
+        raise ValueError("a cursor has a chunk and an offset")
+    return tuple(_natural(part) for part in value)
+
+
+def _digest(value: Any) -> int:
+    if not isinstance(value, bytes) or len(value) != 16:
+        raise ValueError("a digest has 16 bytes")
+    return int.from_bytes(value, "little")
+
+
+class _Fields:
+    """Reads fields with errors that name them."""
+
+    def __init__(self, plain: Any, where: str):
+        if not isinstance(plain, Mapping):
+            raise CheckpointMismatch(f"{where}: a mapping was expected, got {type(plain).__name__}")
+        self._plain: Mapping[str, Any] = plain  # pyright: ignore[reportUnknownMemberType]
+        self._where = where
+
+    def get(self, name: str) -> Any:
+        if name not in self._plain:
+            raise CheckpointMismatch(f"{self._where}: the field {name!r} is missing")
+        return self._plain[name]
+
+    def parsed(self, name: str, parse: Callable[[Any], Value]) -> Value:
+        try:
+            return parse(self.get(name))
+        except (ValueError, TypeError, OverflowError, IndexError) as error:
+            raise CheckpointMismatch(f"{self._where}: the field {name!r} is broken: {error}") from error
+
+    def integer(self, name: str, least: int) -> int:
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _INT64:
+            raise CheckpointMismatch(f"{self._where}: the field {name!r} is {value!r}, an integer of at least {least} was expected")
+        return value
+
+    def listed(self, name: str) -> list[Any]:
+        value = self.get(name)
+        if not isinstance(value, (list, tuple)):
+            raise CheckpointMismatch(f"{self._where}: the field {name!r} is no list")
+        return list(value)  # pyright: ignore[reportUnknownArgumentType]
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self.get(name)
+        if not isinstance(value, Mapping):
+            raise CheckpointMismatch(f"{self._where}: the field {name!r} is no mapping")
+        return dict(value)  # pyright: ignore[reportUnknownArgumentType]

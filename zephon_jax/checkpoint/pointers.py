@@ -1,0 +1,108 @@
+"""Sample pointers as few bytes. Pure.
+
+Per dataset, in the chunk's order, the pointers are runs of consecutive samples: shard, start, count. Each of the three
+is stored as differences (of the start: against where the run before it ended), in the narrowest integer type. The
+component order is stored apart, one byte per pointer if there is more than one dataset. Compression follows outside:
+sequential reading costs some bytes per chunk, blocks of b samples some bytes per b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_jax.types import Int64s, WorkChunk
+
+__all__ = ["pack_chunks", "unpack_chunks"]
+
+_TYPES: Final = ("<i1", "<i2", "<i4", "<i8")
+Packed = list[Any]
+
+
+def pack_chunks(chunks: Sequence[WorkChunk]) -> Packed:
+    """Plain values that `unpack_chunks` turns back: sizes, component order, and runs per dataset."""
+    sizes = [len(c) for c in chunks]
+    dataset = np.concatenate([c.dataset for c in chunks]) if chunks else np.zeros(0, np.int32)
+    shard = np.concatenate([c.shard for c in chunks]) if chunks else np.zeros(0, np.int32)
+    sample = np.concatenate([c.sample for c in chunks]) if chunks else np.zeros(0, np.int64)
+    ids, order = np.unique(dataset, return_inverse=True)
+    runs = [_pack_runs(shard[order == k].astype(np.int64), sample[order == k]) for k in range(len(ids))]
+    return [_pack_ints(np.array(sizes, np.int64)), ids.tolist(), _pack_ints(order) if len(ids) > 1 else None, runs]
+
+
+def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
+    """The chunks. ValueError on anything that `pack_chunks` cannot have made; memory is bounded by the input's claims."""
+    sizes_packed, ids, order_packed, runs = _list(packed, 4)
+    sizes = _unpack_ints(sizes_packed)
+    total = int(sizes.sum()) if len(sizes) else 0
+    if len(sizes) and (sizes.min() < 0 or sizes.max() > _MAX_POINTERS) or total > _MAX_POINTERS:
+        raise ValueError(f"chunk sizes {sizes[:4].tolist()} … are out of bounds")
+    ids, runs = _list(ids), _list(runs)
+    if len(ids) != len(runs) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
+        raise ValueError("dataset ids do not match the runs")
+    order = np.zeros(total, np.int64) if order_packed is None else _unpack_ints(order_packed)
+    if len(order) != total or (total and (order.min() < 0 or order.max() >= len(ids))):
+        raise ValueError("the component order does not match the pointers")
+    dataset, shard, sample = np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int64)
+    for k, run in enumerate(runs):
+        at = np.flatnonzero(order == k)
+        dataset[at] = ids[k]
+        shard[at], sample[at] = _unpack_runs(run, len(at))
+    ends = np.cumsum(sizes).tolist()
+    return tuple(WorkChunk(dataset[b - n : b], shard[b - n : b], sample[b - n : b]) for n, b in zip(sizes.tolist(), ends, strict=True))
+
+
+_MAX_POINTERS: Final = 1 << 28  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
+
+
+def _pack_runs(shard: Int64s, sample: Int64s) -> Packed:
+    new = np.ones(len(sample), np.bool_)
+    new[1:] = (np.diff(shard) != 0) | (np.diff(sample) != 1)
+    first = np.flatnonzero(new)
+    count = np.diff(np.append(first, len(sample)))
+    start = sample[first]
+    gap = start.copy()
+    gap[1:] -= start[:-1] + count[:-1]
+    step = np.diff(shard[first], prepend=0)
+    return [_pack_ints(step), _pack_ints(gap), _pack_ints(count)]
+
+
+def _unpack_runs(packed: Any, n: int) -> tuple[Int64s, Int64s]:
+    step, gap, count = (_unpack_ints(p) for p in _list(packed, 3))
+    if not len(step) == len(gap) == len(count) or len(count) > n or (len(count) and count.min() < 1) or int(count.sum()) != n:
+        raise ValueError("the runs of a dataset do not match its pointers")
+    shard = np.cumsum(step)
+    ends = np.cumsum(gap + count)
+    start = ends - count
+    if n and (shard.min() < 0 or shard.max() >= 2**31 or start.min() < 0):
+        raise ValueError("a pointer is negative or too large")
+    within = np.arange(n) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(shard, count), np.repeat(start, count) + within
+
+
+def _pack_ints(values: NDArray[np.integer[Any]]) -> Packed:
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    for code, name in enumerate(_TYPES):
+        info = np.iinfo(name)
+        if info.min <= low and high <= info.max:
+            return [code, values.astype(name).tobytes()]
+    raise AssertionError("int64 holds every int64")
+
+
+def _unpack_ints(packed: Any) -> Int64s:
+    code, data = _list(packed, 2)
+    if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_TYPES) or not isinstance(data, bytes):
+        raise ValueError("a column of integers was expected")
+    dtype = np.dtype(_TYPES[code])
+    if len(data) % dtype.itemsize:
+        raise ValueError("a column of integers is cut off")
+    return np.frombuffer(data, dtype).astype(np.int64)
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(value, (list, tuple)) or (length is not None and len(value) != length):  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"a list{'' if length is None else f' of {length}'} was expected, got {type(value).__name__}")  # pyright: ignore[reportUnknownArgumentType]
+    return list(value)  # pyright: ignore[reportUnknownArgumentType]

@@ -1,0 +1,31 @@
+"""The command `zephon-jax`. Importing this module imports neither jax nor a subcommand's own needs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from zephon_jax.demo.run import add_arguments as add_demo_arguments
+from zephon_jax.demo.run import run_from as run_demo
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="zephon-jax", description="Input pipelines for JAX with exact resume.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="train, kill, resume on fewer devices, and compare every batch",
+        description="Trains a small language model on the Python standard library's own sources on 8 forced host"
+        " devices, kills the trainer, resumes on 4, and compares every global batch with an uninterrupted run.",
+    )
+    add_demo_arguments(demo)
+    demo.set_defaults(command=run_demo)
+    arguments = parser.parse_args(argv)
+    return arguments.command(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

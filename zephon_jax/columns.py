@@ -1,0 +1,290 @@
+"""Values between operators, as columns: dense, ragged (Arrow's list layout), or a list of objects.
+
+Which of the three holds a field is a matter of storage only. What an operator or a batch sees of a record is its
+*row value*, and that never depends on which other records share the micro-batch: otherwise the output would depend on
+micro-batch sizes. Hence `canonical`, applied to every value that Python code hands over, and `MISSING` for a field that
+a record lacks while its neighbours have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_jax.types import Int64s
+
+__all__ = [
+    "MISSING",
+    "Column",
+    "Columns",
+    "Dense",
+    "Objects",
+    "Ragged",
+    "as_rows",
+    "canonical",
+    "collate",
+    "column_length",
+    "columns_from_rows",
+    "concat",
+    "concat_columns",
+    "from_values",
+    "row_of",
+    "row_value",
+    "row_values",
+    "rows_of",
+    "slice_rows",
+    "take",
+]
+
+Array: TypeAlias = NDArray[Any]
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+"""Stands in an `Objects` column for a field that the record does not have; row views leave the field out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """One value of a fixed shape and dtype per record: `values` has shape (n, ...)."""
+
+    values: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """A 1-D array per record: row i is `values[splits[i]:splits[i + 1]]`; `splits` is int64 of shape (n + 1,)."""
+
+    values: Array
+    splits: Int64s
+
+    @property
+    def lengths(self) -> Int64s:
+        return self.splits[1:] - self.splits[:-1]
+
+    def views(self) -> list[Array]:
+        """The rows, uncopied."""
+        values, ends = self.values, self.splits.tolist()
+        return [values[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objects:
+    """Anything else: one Python object per record."""
+
+    items: list[Any]
+
+
+Column: TypeAlias = Dense | Ragged | Objects
+Columns: TypeAlias = Mapping[str, Column]
+
+
+def canonical(value: Any) -> Any:
+    """The one form in which a value is seen downstream, whatever it is stored next to.
+
+    Python numbers become NumPy scalars of 64 bits, lists of numbers arrays; str, bytes, None, dicts and lists of
+    anything else stay. Integers beyond 64 bits stay Python integers.
+    """
+    if isinstance(value, (str, bytes, np.generic)) or value is None:
+        return value  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, np.ndarray):
+        return value[()] if value.ndim == 0 else value  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, bool):
+        return np.bool_(value)
+    if isinstance(value, int):
+        return np.int64(value) if -(2**63) <= value < 2**63 else value
+    if isinstance(value, float):
+        return np.float64(value)
+    if isinstance(value, (list, tuple)):
+        return _canonical_sequence(value)  # pyright: ignore[reportUnknownArgumentType]
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return value
+
+
+def _canonical_sequence(value: Sequence[Any]) -> Any:
+    if not value:
+        return np.zeros(0, np.int64)
+    if isinstance(value[0], (str, bytes, dict)) or value[0] is None:
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):  # unequal lengths inside, or integers beyond 64 bits
+        return value
+    return array if array.dtype.kind in "biufc" else value
+
+
+def from_values(values: list[Any]) -> Column:
+    """The column of these canonical values."""
+    if not values:
+        return Objects([])
+    first = values[0]
+    if not isinstance(first, (np.ndarray, np.generic)):
+        return Objects(values)
+    dtype, shape, dense = first.dtype, first.shape, True
+    if dtype.kind not in "biufcV":
+        return Objects(values)
+    for value in values:
+        if not isinstance(value, (np.ndarray, np.generic)) or value.dtype != dtype:
+            return Objects(values)
+        if value.shape != shape:
+            dense = False
+            if value.ndim != 1 or len(shape) != 1:
+                return Objects(values)
+    if dense:
+        return Dense(np.stack(values) if shape else np.array(values, dtype))
+    splits = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(v) for v in values], out=splits[1:])
+    return Ragged(np.concatenate(values), splits)
+
+
+def column_length(column: Column) -> int:
+    match column:
+        case Dense(values):
+            return len(values)
+        case Ragged(_, splits):
+            return len(splits) - 1
+        case Objects(items):
+            return len(items)
+
+
+def row_value(column: Column, i: int) -> Any:
+    """Record i's value; arrays are views."""
+    match column:
+        case Dense(values):
+            return values[i]
+        case Ragged(values, splits):
+            return values[splits[i] : splits[i + 1]]
+        case Objects(items):
+            return items[i]
+
+
+def row_values(column: Column) -> list[Any]:
+    match column:
+        case Dense(values):
+            return list(values)
+        case Ragged():
+            return list(column.views())
+        case Objects(items):
+            return items
+
+
+def rows_of(columns: Columns, n: int) -> list[dict[str, Any]]:
+    """The n records as dicts, each without the fields it lacks."""
+    names = list(columns)
+    if not names:
+        return [{} for _ in range(n)]
+    lists = [row_values(columns[name]) for name in names]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True)]
+    for name, values in zip(names, lists, strict=True):
+        if isinstance(columns[name], Objects) and any(v is MISSING for v in values):
+            for row in rows:
+                if row[name] is MISSING:
+                    del row[name]
+    return rows
+
+
+def row_of(columns: Columns, i: int) -> dict[str, Any]:
+    """Record i as a dict, without the fields it lacks."""
+    row = {name: row_value(column, i) for name, column in columns.items()}
+    return {name: value for name, value in row.items() if value is not MISSING}
+
+
+def columns_from_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """Records as columns; fields in the order in which they first appear."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: from_values([canonical(row[name]) if name in row else MISSING for row in rows]) for name in names}
+
+
+def take(column: Column, index: NDArray[np.integer[Any]]) -> Column:
+    """The records at `index`, in that order; copies."""
+    match column:
+        case Dense(values):
+            return Dense(values[index])
+        case Ragged(values, splits):
+            starts, lengths = splits[:-1][index], (splits[1:] - splits[:-1])[index]
+            out = np.zeros(len(index) + 1, np.int64)
+            np.cumsum(lengths, out=out[1:])
+            parts = [values[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+            return Ragged(np.concatenate(parts) if parts else values[:0], out)
+        case Objects(items):
+            return Objects([items[i] for i in index.tolist()])
+
+
+def slice_rows(column: Column, start: int, stop: int) -> Column:
+    """Records start to stop, as views."""
+    match column:
+        case Dense(values):
+            return Dense(values[start:stop])
+        case Ragged(values, splits):
+            a, b = int(splits[start]), int(splits[stop])
+            return Ragged(values[a:b], splits[start : stop + 1] - a)
+        case Objects(items):
+            return Objects(items[start:stop])
+
+
+def concat(parts: Sequence[Column]) -> Column:
+    """One column after the other. Parts stored differently are stored as objects; the row values are the same."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if isinstance(first, Dense):
+        dense = [p.values for p in parts if isinstance(p, Dense)]
+        if len(dense) == len(parts) and all(
+            v.dtype == first.values.dtype and v.shape[1:] == first.values.shape[1:] for v in dense
+        ):
+            return Dense(np.concatenate(dense))
+    if isinstance(first, Ragged):
+        ragged = [p for p in parts if isinstance(p, Ragged)]
+        if len(ragged) == len(parts) and all(p.values.dtype == first.values.dtype for p in ragged):
+            offsets = np.cumsum([0] + [int(p.splits[-1] - p.splits[0]) for p in ragged])
+            splits = [p.splits[1:] - p.splits[0] + o for p, o in zip(ragged, offsets.tolist(), strict=False)]
+            values = np.concatenate([p.values[p.splits[0] : p.splits[-1]] for p in ragged])
+            return Ragged(values, np.concatenate([np.zeros(1, np.int64), *splits]))
+    return Objects([value for part in parts for value in row_values(part)])
+
+
+def concat_columns(parts: Sequence[Columns], lengths: Sequence[int]) -> dict[str, Column]:
+    """Records after records; a field that one part lacks is missing in that part's records."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: concat([part[name] if name in part else Objects([MISSING] * n) for part, n in zip(parts, lengths, strict=True)])
+        for name in names
+    }
+
+
+def collate(parts: Sequence[Column]) -> Array:
+    """The rows of a batch as ONE fresh array of shape (n, ...), or an object array of shape (n,).
+
+    Dense exactly if all rows have one dtype and shape, however they were stored, so that a batch is a function of its
+    rows. Always a copy: JAX may alias the buffer of a delivered array, and no operator may keep a view of it.
+    """
+    arrays = [p.values for p in parts if isinstance(p, Dense)]
+    if len(arrays) == len(parts) and all(a.dtype == arrays[0].dtype and a.shape[1:] == arrays[0].shape[1:] for a in arrays):
+        return np.concatenate(arrays)
+    values = [None if v is MISSING else v for part in parts for v in row_values(part)]
+    column = from_values(values)
+    if isinstance(column, Dense):
+        return column.values
+    out = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        out[i] = value.copy() if isinstance(value, np.ndarray) else value
+    return out
+
+
+def as_rows(values: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """Samples as dicts: a bare array, str or number becomes `{"value": ...}`."""
+    return [value if isinstance(value, Mapping) else {"value": value} for value in values]

@@ -1,0 +1,220 @@
+"""What `iter(pipeline)`, `to_local` and `to_global` return: batches for the consumer, checkpoints of what it received.
+
+`next` settles each batch's receipts in the lanes' books before it returns the batch. The books are therefore exactly
+what the consumer has, wherever the producers are, and `checkpoint()` only reads them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from zephon_jax.checkpoint.agree import require_same_pipeline
+from zephon_jax.checkpoint.codec import plain_values, state_from_plain, state_to_plain
+from zephon_jax.checkpoint.schema import DatasetMark, PipelineState
+from zephon_jax.emit.pump import Pump
+from zephon_jax.engine.engine import Delivery, Engine
+from zephon_jax.engine.fingerprint import combine, to_hex
+from zephon_jax.errors import ConfigurationError, WorkerError, ZephonError
+from zephon_jax.metrics.counters import OperatorCounts
+from zephon_jax.plan.compile import Plan
+from zephon_jax.plan.identity import plan_differences
+
+__all__ = ["Batches", "PipelineIterator", "Stats"]
+
+Batches = Callable[[Engine], Iterator[Delivery]]
+"""How deliveries are made of the engine's: the engine's own, or rounds joined into arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Figures of an iterator at one moment; lanes are those of this process.
+
+    `step`: steps delivered. `rows`, `rounds`, `chunks_in_flight`, `skipped`: per lane, since the start of the stream
+    (in flight: what a checkpoint taken now would keep). `operators`: records in, out and finished since this iterator
+    started. `batches_ready`: made ahead. `chunks_replayed`, `rows_replayed`: by the restore.
+    """
+
+    step: int
+    rows: Mapping[int, int]
+    rounds: Mapping[int, int]
+    chunks_in_flight: Mapping[int, int]
+    skipped: Mapping[int, int]
+    operators: Mapping[str, OperatorCounts]
+    batches_ready: int
+    chunks_drawn: int
+    chunks_replayed: int
+    rows_replayed: int
+
+
+def _shut_down(running: list[Pump[Delivery]], engine: Engine) -> None:
+    for pump in running:
+        pump.close()
+    engine.close()
+
+
+class PipelineIterator(Iterator[Any]):
+    """Batches of a pipeline, in an order that is the same on every topology and after every resume.
+
+    Use it from one thread. Leaving the `with` block, `close()` or garbage collection stops its threads. After an error
+    every further `next` raises the same error.
+    """
+
+    def __init__(self, plan: Plan, datasets: Sequence[DatasetMark], lanes: Sequence[int], cpus: int, batches: Batches, *, by_round: bool, prefetch: int):
+        self._plan, self._datasets, self._by_round = plan, tuple(datasets), by_round
+        self._lanes, self._prefetch = list(lanes), prefetch
+        self._engine = Engine(plan, lanes, cpus)
+        self._make = batches
+        self._deliveries: Iterator[Delivery] | None = None
+        self._pumps: list[Pump[Delivery]] = []
+        self._restored = self._closed = self._finished = False
+        self._error: ZephonError | None = None
+        self._host: dict[str, Any] = {}
+        self._finalizer = weakref.finalize(self, _shut_down, self._pumps, self._engine)
+
+    # -- iterating -------------------------------------------------------------------------------------------------
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch; everything up to it counts as delivered."""
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise ConfigurationError("this iterator is closed; make a new one from the pipeline")
+        if self._finished:
+            raise StopIteration
+        if self._deliveries is None:
+            self._deliveries = self._start()
+        try:
+            for delivery in self._deliveries:
+                self._engine.settle(delivery)
+                if delivery.batch is not None:
+                    return self._handed_out(delivery.batch)
+        except ZephonError as error:
+            self._error = error
+            raise
+        except Exception as error:
+            self._error = WorkerError(f"the pipeline failed: {type(error).__name__}: {error}")
+            raise self._error from error
+        self._finished = True
+        raise StopIteration
+
+    def _handed_out(self, batch: Any) -> Any:
+        if self._by_round:
+            batch, self._host = batch
+        return batch
+
+    def _start(self) -> Iterator[Delivery]:
+        if self._plan.options.executor == "inline":
+            return self._make(self._engine)
+        make, engine = self._make, self._engine  # not self: the thread must not keep the iterator alive
+        pump = Pump(lambda: make(engine), self._prefetch, _is_batch)
+        self._pumps.append(pump)
+        return pump
+
+    @property
+    def step(self) -> int:
+        """Steps delivered since the start of the stream, resumes included."""
+        rounds = [books.rounds for books in self._engine.books.values()]
+        return min(rounds, default=0) if self._by_round else sum(rounds)
+
+    def host(self) -> dict[str, Any]:
+        """Fields of the last batch that cannot be device arrays: str, bytes, ragged; object arrays of shape (rows,)."""
+        return self._host
+
+    def close(self) -> None:
+        """Stop the threads and drop what was made ahead. Checkpoints can still be taken."""
+        self._closed = True
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+    def checkpoint(self) -> dict[str, Any]:
+        """The state of the cut: plain values that msgpack can carry, covering every lane.
+
+        Raises:
+            ConfigurationError: This process does not produce all lanes.
+        """
+        missing = sorted(set(range(self._plan.lanes)) - set(self._lanes))
+        if missing:
+            raise ConfigurationError(
+                f"checkpoint() must cover all {self._plan.lanes} lanes, but this process produces {self._lanes}; "
+                "get_state() gives the state of these alone"
+            )
+        return self.get_state()
+
+    def get_state(self) -> dict[str, Any]:
+        """As `checkpoint`, for this process's lanes."""
+        snapshots = {lane: books.snapshot() for lane, books in self._engine.books.items()}
+        return state_to_plain(PipelineState(self._plan.lanes, self._plan.identity, self._datasets, snapshots))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue after the last batch delivered before `state` was taken. Call it before the first `next`.
+
+        Raises:
+            CheckpointMismatch: The state is of another pipeline, or broken; nothing has changed then.
+            ConfigurationError: The iterator was used or restored before.
+        """
+        if self._restored or self._deliveries is not None or self._finished or self._closed:
+            was = "restored" if self._restored else "closed" if self._closed else "used"
+            raise ConfigurationError(f"restore() works once, before the first next(); this iterator was {was}. Make a new one")
+        parsed = state_from_plain(state)
+        plan = self._plan
+        require_same_pipeline(
+            parsed,
+            lanes_total=plan.lanes,
+            differences=plan_differences(parsed.plan, plain_values(plan.identity)),
+            datasets=self._datasets,
+            lanes=self._lanes,
+            every=plan.every,
+            depth=plan.depth,
+        )
+        rounds = {parsed.lanes[lane].rounds for lane in self._lanes}
+        if self._by_round and len(rounds) > 1:
+            raise ConfigurationError(
+                f"this state was taken by iter() in the middle of a round (rounds per lane from {min(rounds)} to {max(rounds)}); "
+                "to_local and to_global need a state in which all lanes have delivered equally many"
+            )
+        self._engine.restore(parsed.lanes)
+        self._restored = True
+        if plan.options.executor != "inline":
+            self._deliveries = self._start()  # the replay runs while the caller restores the model
+
+    set_state = restore
+
+    def fingerprint(self) -> str:
+        """Of everything delivered by all lanes so far: equal rows, equal strings, on every topology."""
+        return combine({lane: books.digest for lane, books in self._engine.books.items()})
+
+    def lane_fingerprints(self) -> dict[int, str]:
+        """Per lane of this process: of every row delivered and its ordinal, resumes included."""
+        return {lane: to_hex(books.digest) for lane, books in self._engine.books.items()}
+
+    def stats(self) -> Stats:
+        """Figures at this moment."""
+        books, counts = self._engine.books, self._engine.counts
+        return Stats(
+            step=self.step,
+            rows={lane: b.rows for lane, b in books.items()},
+            rounds={lane: b.rounds for lane, b in books.items()},
+            chunks_in_flight={lane: b.chunks_in_flight for lane, b in books.items()},
+            skipped={lane: b.skipped_total for lane, b in books.items()},
+            operators={name: OperatorCounts(c.records_in, c.records_out, c.finished) for name, c in counts.operators.items()},
+            batches_ready=sum(pump.waiting for pump in self._pumps),
+            chunks_drawn=counts.chunks_drawn,
+            chunks_replayed=counts.chunks_replayed,
+            rows_replayed=counts.rows_replayed,
+        )
+
+
+def _is_batch(delivery: Delivery) -> bool:
+    return delivery.batch is not None

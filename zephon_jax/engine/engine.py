@@ -1,0 +1,120 @@
+"""All lanes of a process: whose batch is due is advanced, and batches leave one at a time or a round at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+from zephon_jax.checkpoint.schema import LaneSnapshot
+from zephon_jax.engine.chain import HostBatch, LaneChain, StageRunner
+from zephon_jax.engine.lane import LaneBooks
+from zephon_jax.engine.merge import RoundRobin
+from zephon_jax.engine.receipts import Receipt
+from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
+from zephon_jax.microbatch import MicroBatch
+from zephon_jax.plan.compile import Plan
+from zephon_jax.plan.explain import stage_window, worker_count
+from zephon_jax.runners.ordered import map_inline, map_ordered
+
+__all__ = ["Delivery", "Engine"]
+
+
+class Delivery(NamedTuple):
+    """What one step of the engine produced: `batch` is None for receipts that settle without a batch."""
+
+    batch: Any
+    receipts: Sequence[tuple[int, Receipt]]
+
+
+class Engine:
+    """Runs the chains of the owned lanes. The generators are advanced by one thread; the books belong to the consumer."""
+
+    def __init__(self, plan: Plan, lanes: Sequence[int], cpus: int):
+        self._plan, self._lanes = plan, list(lanes)
+        self._sources = {lane: plan.work.clone_for_lane(lane, plan.lanes) for lane in self._lanes}
+        self._snapshots: dict[int, LaneSnapshot] = {}
+        self._books = {lane: self._new_books(lane, None) for lane in self._lanes}
+        names = [step.op.name for stage in plan.stages for step in stage.steps]
+        self.counts = PipelineCounts({name: OperatorCounts() for name in names})
+        self._workers = worker_count(plan, cpus)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _new_books(self, lane: int, snapshot: LaneSnapshot | None) -> LaneBooks:
+        return LaneBooks(lane, self._plan.every, self._sources[lane].state_dict(), snapshot, self._plan.options.max_skipped)
+
+    # -- the consumer's side ---------------------------------------------------------------------------------------
+    @property
+    def books(self) -> Mapping[int, LaneBooks]:
+        """Per owned lane what was delivered."""
+        return self._books
+
+    def restore(self, snapshots: Mapping[int, LaneSnapshot]) -> None:
+        """Continue from these snapshots of the owned lanes; before anything was produced."""
+        for lane in self._lanes:
+            snapshot = snapshots[lane]
+            self._sources[lane].load_state_dict(snapshot.source)
+            self._snapshots[lane] = snapshot
+            self._books[lane] = self._new_books(lane, snapshot)
+
+    def settle(self, delivery: Delivery) -> None:
+        """The consumer has it: the books may know."""
+        for lane, receipt in delivery.receipts:
+            delivered = delivery.batch is not None and receipt.rows is not None
+            self._books[lane].settle(receipt, rounds=int(delivered))
+
+    # -- the producer's side ---------------------------------------------------------------------------------------
+    def _chain(self, lane: int) -> Iterator[tuple[HostBatch | None, Receipt]]:
+        chain = LaneChain(
+            self._plan, lane, self._sources[lane], self._stage_runner(), self.counts, self._snapshots.get(lane)
+        )
+        return chain.deliveries()
+
+    def _stage_runner(self) -> StageRunner:
+        if self._plan.options.executor == "inline":
+            return lambda fn, items: map_inline(fn, items, MicroBatch)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="zephon_jax-worker")
+        window = stage_window(self._plan, self._workers)
+        return partial(_on_pool, self._pool, window)
+
+    def batches(self) -> Iterator[Delivery]:
+        """One lane's batch at a time, strictly round-robin (rule O4); lanes that ended are skipped."""
+        chains = {lane: self._chain(lane) for lane in self._lanes}
+        turns = RoundRobin({lane: books.rounds for lane, books in self._books.items()})
+        while (lane := turns.turn()) is not None:
+            for batch, receipt in chains[lane]:
+                yield Delivery(batch, [(lane, receipt)])
+                if batch is not None:
+                    turns.delivered(lane)
+                    break
+            else:
+                turns.ended(lane)
+
+    def rounds(self) -> Iterator[Delivery]:
+        """One batch of every owned lane at a time, in lane order, until the first lane ends (rule O5)."""
+        chains = {lane: self._chain(lane) for lane in self._lanes}
+        while True:
+            batches: list[HostBatch] = []
+            receipts: list[tuple[int, Receipt]] = []
+            for lane, chain in chains.items():
+                for batch, receipt in chain:
+                    if batch is not None:
+                        batches.append(batch)
+                        receipts.append((lane, receipt))
+                        break
+                    # No row is involved, so it settles at once, also if the round never completes.
+                    yield Delivery(None, [(lane, receipt)])
+                else:
+                    return
+            yield Delivery(batches, receipts)
+
+    def close(self) -> None:
+        """Stop the pool; tasks that have begun run to their end, none is started any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _on_pool(pool: ThreadPoolExecutor, window: int, fn: Any, items: Any) -> Any:
+    return map_ordered(pool, window, fn, items, MicroBatch)

@@ -1,0 +1,28 @@
+"""What the chains counted: plain integers, written by one thread, read by any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["OperatorCounts", "PipelineCounts"]
+
+
+@dataclass(slots=True)
+class OperatorCounts:
+    """Of one operator over all lanes of this process since the iterator started; a replay counts again."""
+
+    records_in: int = 0
+    records_out: int = 0
+    finished: int = 0
+    """Records finished without leaving one behind: filtered, dropped, empty, skipped."""
+
+
+@dataclass(slots=True)
+class PipelineCounts:
+    """Of all operators, by name, in order."""
+
+    operators: dict[str, OperatorCounts] = field(default_factory=dict[str, OperatorCounts])
+    chunks_replayed: int = 0
+    chunks_drawn: int = 0
+    samples_fed: int = 0
+    rows_replayed: int = 0

@@ -1,0 +1,29 @@
+"""What is done to records."""
+
+from zephon_jax.ops.base import Accumulator, Operator, OpTraits, RecordOperator, RowOperator
+from zephon_jax.ops.batch import Batch
+from zephon_jax.ops.fetch import Fetch, Reader
+from zephon_jax.ops.pack.op import Pack
+from zephon_jax.ops.rows import Filter, Map
+from zephon_jax.ops.shuffle import Shuffle
+from zephon_jax.ops.split import Split
+from zephon_jax.ops.targets import LmTargets
+from zephon_jax.ops.tokenize import Tokenize
+
+__all__ = [
+    "Accumulator",
+    "Batch",
+    "Fetch",
+    "Filter",
+    "LmTargets",
+    "Map",
+    "OpTraits",
+    "Operator",
+    "Pack",
+    "Reader",
+    "RecordOperator",
+    "RowOperator",
+    "Shuffle",
+    "Split",
+    "Tokenize",
+]

@@ -1,0 +1,137 @@
+"""The contract of an operator.
+
+There are three kinds. A `RecordOperator` turns a micro-batch into another and keeps nothing in between; it may run in
+any worker. An `Accumulator` keeps records between calls (a packer, a shuffle buffer); it runs in order, per lane, and
+its state is made anew for every flush epoch, so nothing can survive a sentinel. A `RowOperator` works on whole batches,
+after `batch`, and keeps rows. Identity is never touched by hand: the verbs of `MicroBatch` do that, and after each call
+the engine checks the law of conservation, so that a lost or doubled record is reported with the operator's name.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_jax.errors import ConfigurationError
+from zephon_jax.microbatch import MicroBatch
+from zephon_jax.types import LaneContext
+
+__all__ = [
+    "Accumulator",
+    "OpTraits",
+    "Operator",
+    "RecordFailure",
+    "RecordOperator",
+    "RowOperator",
+    "callable_name",
+]
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTraits:
+    """What the engine must know of an operator before it runs.
+
+    Attributes:
+        preserves_cursor_order: Records leave in the order in which they came, and nothing is kept between calls. If all
+            operators before `batch` say so, a watermark is enough to evict chunks; else flush epochs are needed.
+        expands: A record may become several (`MicroBatch.repeat`); gives the operator a child index in every cursor.
+        buffer_records: The largest number of samples that an accumulator holds; decides how often to flush.
+    """
+
+    preserves_cursor_order: bool = True
+    expands: bool = False
+    buffer_records: int = 0
+
+
+class Operator(abc.ABC):
+    """Base of all operators. Subclass one of `RecordOperator`, `Accumulator` and `RowOperator`."""
+
+    name: str = "operator"
+    traits: OpTraits = OpTraits()
+
+    def identity(self) -> Mapping[str, Any] | None:
+        """Plain values that decide the output; a checkpoint of another identity is refused. None: may change freely.
+
+        By default the class's qualified name. Include every parameter, and a version when the code's meaning changes.
+        """
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}"}
+
+    def describe(self) -> str:
+        """One line for `explain()`."""
+        return self.name
+
+
+class RecordOperator(Operator):
+    """Stateless: the output depends on the records alone, not on how they are cut into micro-batches."""
+
+    @abc.abstractmethod
+    def process(self, batch: MicroBatch) -> MicroBatch:
+        """Called with up to some hundred records, possibly from several threads at once."""
+
+
+class Accumulator(Operator, Generic[State]):
+    """Keeps records of a lane between calls.
+
+    The engine owns the state: `init_state` makes it, empty, at the start of each flush epoch of each lane; `push` and
+    `flush` change it. The operator object itself must not change, since it serves all lanes.
+    """
+
+    traits: OpTraits = OpTraits(preserves_cursor_order=False)
+
+    @abc.abstractmethod
+    def init_state(self, ctx: LaneContext) -> State:
+        """An empty state. Randomness may be keyed by `ctx` and by draws since then, by nothing else."""
+
+    @abc.abstractmethod
+    def push(self, state: State, batch: MicroBatch) -> MicroBatch:
+        """Take records in; return those that leave, with all that was closed: `batch.without_records()` if none."""
+
+    @abc.abstractmethod
+    def flush(self, state: State) -> MicroBatch | None:
+        """All records still held, in their final order; None if there are none. The state is thrown away afterwards."""
+
+
+class RowOperator(Operator):
+    """Works on a batch, after `batch`: same rows, same order, other fields."""
+
+    @abc.abstractmethod
+    def process_rows(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """`batch`: arrays of shape (rows, ...). Every array returned must have as many rows."""
+
+
+class RecordFailure(Exception):
+    """Raised inside `process` when record `index` of the micro-batch failed; `__cause__` is the exception."""
+
+    def __init__(self, index: int):
+        super().__init__(index)
+        self.index = index
+
+
+def callable_name(fn: Any, name: str | None, what: str) -> str:
+    """The identity of a function in checkpoints: the name given, or its qualified name."""
+    if name is not None:
+        return name
+    found = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    if not callable(fn):
+        raise ConfigurationError(f"{what} needs a function, got {fn!r}")
+    return found
+
+
+def function_identity(name: str, version: str | int | None) -> dict[str, Any]:
+    """What a checkpoint remembers of a function. Bytecode is not hashed: cells are re-run and Pythons upgraded."""
+    return {"function": name} if version is None else {"function": name, "version": str(version)}
+
+
+def bool_mask(values: list[Any]) -> NDArray[np.bool_]:
+    """Truth of each value."""
+    return np.fromiter((bool(v) for v in values), np.bool_, len(values))
+
+
+Function = Callable[..., Any]

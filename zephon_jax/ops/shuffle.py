@@ -1,0 +1,152 @@
+"""shuffle: a streaming buffer with exact per-record semantics, decided for a micro-batch at once.
+
+Per record the rule is: draw a slot, hand out what is in it, put the newcomer there. Within a micro-batch of n newcomers
+the record handed out at step t is the newcomer of the PREVIOUS step that drew the same slot, or else what the slot held
+before; the slot keeps the newcomer of the LAST step that drew it. One stable argsort of the draws finds both. So the
+result does not depend on how the stream is cut into micro-batches, and each dense record is copied twice, in bulk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_jax.columns import MISSING, Column, Columns, Dense, Objects, from_values, row_values
+from zephon_jax.errors import ConfigurationError
+from zephon_jax.microbatch import MicroBatch
+from zephon_jax.ops.base import Accumulator, OpTraits
+from zephon_jax.ops.randomness import Draws
+from zephon_jax.origin import Origin
+from zephon_jax.types import Int64s, LaneContext
+
+__all__ = ["Shuffle"]
+
+
+class _Slots:
+    """One field's values in the buffer: an array written in place while all values are alike, else a list."""
+
+    def __init__(self, size: int, count: int):
+        self._size = size
+        self._dense: NDArray[Any] | None = None
+        self._list: list[Any] = [MISSING] * count
+
+    def _fits(self, column: Column) -> bool:
+        held = self._dense
+        return (
+            held is not None
+            and isinstance(column, Dense)
+            and column.values.dtype == held.dtype
+            and column.values.shape[1:] == held.shape[1:]
+        )
+
+    def exchange(self, column: Column, count: int, slot: Int64s, plan: _Exchange) -> Column:
+        """Append the first newcomers to `count` held values, then exchange the rest at `slot`; the values that leave."""
+        fill = plan.fill
+        if self._dense is None and not count and isinstance(column, Dense):
+            self._dense = np.empty((self._size, *column.values.shape[1:]), column.values.dtype)
+            self._list = []
+        if self._fits(column):
+            assert self._dense is not None and isinstance(column, Dense)
+            self._dense[count : count + fill] = column.values[:fill]
+            new = column.values[fill:]
+            out = self._dense.take(slot, axis=0)  # right but for the few that drew a slot of this micro-batch
+            out[plan.late] = new[plan.before]
+            self._dense[slot[plan.final]] = new[plan.final]
+            return Dense(out)
+        if self._dense is not None:  # stored differently from now on: the row values stay the same
+            self._list, self._dense = list(self._dense[:count].copy()), None
+        values = [v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)]  # or a view keeps its block alive
+        held = self._list
+        held.extend(values[:fill])
+        new, out = values[fill:], [held[s] for s in slot.tolist()]
+        for t, b in zip(plan.late.tolist(), plan.before.tolist(), strict=True):
+            out[t] = new[b]
+        for t in plan.final.tolist():
+            held[int(slot[t])] = new[t]
+        return from_values(out)
+
+    def column(self, order: Int64s) -> Column:
+        if self._dense is not None:
+            return Dense(self._dense.take(order, axis=0))
+        return from_values([self._list[i] for i in order.tolist()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """For newcomers behind the first `fill`: step late[j] hands out newcomer before[j]; the steps `final` leave theirs."""
+
+    fill: int
+    late: Int64s
+    before: Int64s
+    final: Int64s
+
+
+def _plan_exchange(slot: Int64s, fill: int) -> _Exchange:
+    order = slot.argsort(kind="stable")
+    again = np.zeros(len(slot), np.bool_)  # in `order`: the same slot as the one before
+    again[1:] = slot[order[1:]] == slot[order[:-1]]
+    final = order[~np.append(again[1:], False)] if len(slot) else order
+    return _Exchange(fill, order[again], order[:-1][again[1:]], final)
+
+
+@dataclass(slots=True)
+class _State:
+    draws: Draws
+    template: MicroBatch | None = None
+    count: int = 0
+    fields: dict[str, _Slots] = field(default_factory=dict[str, _Slots])
+    origin: Origin | None = None
+
+
+class Shuffle(Accumulator[_State]):
+    """Records leave in random order, at most `buffer_size` held per lane."""
+
+    def __init__(self, buffer_size: int, *, seed: int = 0):
+        if not 1 <= buffer_size < 2**31:
+            raise ConfigurationError(f"shuffle(buffer_size={buffer_size}) must be at least 1 and below 2**31")
+        self._size, self._seed = buffer_size, seed
+        self.traits = OpTraits(preserves_cursor_order=False, buffer_records=buffer_size)
+        self.name = f"shuffle({buffer_size})"
+
+    def identity(self) -> Mapping[str, Any]:
+        return {"op": "shuffle", "buffer_size": self._size, "seed": self._seed}
+
+    def init_state(self, ctx: LaneContext) -> _State:
+        return _State(Draws(self._seed, ctx))
+
+    def push(self, state: _State, batch: MicroBatch) -> MicroBatch:
+        n = len(batch)
+        if not n:
+            return batch
+        count, fill = state.count, min(n, self._size - state.count)
+        slot = state.draws.below(self._size, n - fill)
+        plan = _plan_exchange(slot, fill)
+        out = self._exchange_fields(state, batch.columns, n, slot, plan)
+        origin = batch.origin if state.origin is None else Origin.concat([state.origin, batch.origin])
+        held = np.arange(count + fill)
+        leaving = slot.copy()
+        leaving[plan.late] = count + fill + plan.before
+        held[slot[plan.final]] = count + fill + plan.final
+        state.origin, state.count = origin.take(held), count + fill
+        state.template = batch.slice(0, 0)
+        return replace(batch, columns=out, origin=origin.take(leaving))
+
+    def _exchange_fields(self, state: _State, columns: Columns, n: int, slot: Int64s, plan: _Exchange) -> dict[str, Column]:
+        out: dict[str, Column] = {}
+        for name in dict.fromkeys([*state.fields, *columns]):
+            if name not in state.fields:
+                state.fields[name] = _Slots(self._size, state.count)
+            column = columns[name] if name in columns else Objects([MISSING] * n)
+            out[name] = state.fields[name].exchange(column, state.count, slot, plan)
+        return out
+
+    def flush(self, state: _State) -> MicroBatch | None:
+        if state.template is None or state.origin is None:
+            return None
+        order = state.draws.permutation(state.count)
+        columns = {name: slots.column(order) for name, slots in state.fields.items()}
+        return replace(state.template, columns=columns, origin=state.origin.take(order))

@@ -1,0 +1,208 @@
+"""The fluent description of a pipeline. Nothing runs here: methods check what can be checked and return a new pipeline."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from zephon_jax.checkpoint.schema import DatasetMark
+from zephon_jax.emit.iterator import PipelineIterator
+from zephon_jax.emit.rows import rounds_of
+from zephon_jax.engine.engine import Engine
+from zephon_jax.errors import ConfigurationError
+from zephon_jax.lanes import lanes_of_group
+from zephon_jax.ops import Batch, Filter, LmTargets, Map, Operator, Pack, Shuffle, Split, Tokenize
+from zephon_jax.options import Options
+from zephon_jax.plan.compile import Plan, compile_plan
+from zephon_jax.plan.explain import explain_plan, worker_count
+from zephon_jax.work.base import WorkSource
+
+if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
+
+__all__ = ["Pipeline"]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What to do with the samples of a work source, in order.
+
+    Immutable: each method returns a new pipeline, so one can be forked for training and evaluation. `iter(pipeline)`,
+    `to_local` and `to_global` start iterators, any number of them, each with operators' state of its own.
+
+    >>> import zephon_jax as zj
+    >>> numbers = zj.Dataset.from_source("numbers", range(10))
+    >>> work = zj.StaticMixtureWorkSource(numbers, shuffle_shards=False)
+    >>> pipeline = zj.Pipeline(work).map(lambda r: {"x": r["value"] * 2}, name="double").batch(4)
+    >>> [batch["x"].tolist() for batch in pipeline]
+    [[0, 2, 4, 6], [8, 10, 12, 14]]
+    """
+
+    work: WorkSource
+    operators: tuple[Operator, ...] = ()
+    settings: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.work, WorkSource):
+            raise ConfigurationError(
+                f"Pipeline needs a WorkSource such as StaticMixtureWorkSource, got {type(self.work).__name__}; "
+                "for a Dataset write Pipeline(StaticMixtureWorkSource(dataset))"
+            )
+
+    # -- operators -------------------------------------------------------------------------------------------------
+    def apply(self, op: Operator) -> Pipeline:
+        """Append an operator of your own: a `RecordOperator`, an `Accumulator` or, after batch, a `RowOperator`."""
+        if not isinstance(op, Operator):
+            raise ConfigurationError(f"apply needs an Operator, got {type(op).__name__}; for a function use map or filter")
+        grown = replace(self, operators=(*self.operators, op))
+        grown._compile_operators()
+        return grown
+
+    def map(self, fn: Any, *, name: str | None = None, version: str | int | None = None) -> Pipeline:
+        """`fn(record) -> record` for each record; a Grain MapTransform works too. See `zephon_jax.ops.Map`."""
+        return self.apply(Map(fn, name=name, version=version))
+
+    def filter(self, fn: Any, *, name: str | None = None, version: str | int | None = None) -> Pipeline:
+        """Keep the records for which `fn(record)` is true. See `zephon_jax.ops.Filter`."""
+        return self.apply(Filter(fn, name=name, version=version))
+
+    def tokenize(
+        self,
+        tokenizer: Any,
+        *,
+        field: str = "text",
+        add_bos: int | None = None,
+        add_eos: int | None = None,
+        name: str | None = None,
+        version: str | int | None = None,
+    ) -> Pipeline:
+        """Replace the text in `field` by int32 `tokens`. See `zephon_jax.ops.Tokenize`."""
+        self._check_field(field, "tokenize")
+        return self.apply(Tokenize(tokenizer, field=field, add_bos=add_bos, add_eos=add_eos, name=name, version=version))
+
+    def split(self, max_length: int, *, field: str = "tokens") -> Pipeline:
+        """Cut `field` into records of at most `max_length`. See `zephon_jax.ops.Split`."""
+        self._check_field(field, "split")
+        return self.apply(Split(max_length, field=field))
+
+    def pack(
+        self,
+        max_length: int,
+        *,
+        algorithm: str = "first_fit",
+        num_bins: int = 16,
+        on_overlong: Literal["split", "truncate", "drop", "error"] = "split",
+    ) -> Pipeline:
+        """Pack `tokens` of several records into rows of `max_length`. See `zephon_jax.ops.Pack`."""
+        self._check_field("tokens", "pack")
+        return self.apply(Pack(max_length, algorithm=algorithm, num_bins=num_bins, on_overlong=on_overlong))
+
+    def shuffle(self, buffer_size: int, *, seed: int = 0) -> Pipeline:
+        """Reorder records through a buffer of at most `buffer_size` per lane. See `zephon_jax.ops.Shuffle`."""
+        return self.apply(Shuffle(buffer_size, seed=seed))
+
+    def batch(self, batch_size: int | None = None, *, global_batch_size: int | None = None, drop_last: bool = True) -> Pipeline:
+        """Rows per lane and round, or rows of the whole step over all lanes. See `zephon_jax.ops.Batch`."""
+        return self.apply(Batch(batch_size, global_batch_size=global_batch_size, drop_last=drop_last))
+
+    def lm_targets(self, names: Literal["plain", "maxtext", "seqio"] = "plain") -> Pipeline:
+        """Shift packed rows into inputs and targets with loss weights. See `zephon_jax.ops.LmTargets`."""
+        return self.apply(LmTargets(names))
+
+    def options(self, **options: Any) -> Pipeline:
+        """Set options by name; see `Options`. Later calls override earlier ones."""
+        unknown = sorted(set(options) - set(Options.names()))
+        if unknown:
+            raise ConfigurationError(f"options has no {unknown}; there are {Options.names()}")
+        changed = replace(self, settings=replace(self.settings, **options))
+        changed._compile_operators()
+        return changed
+
+    # -- looking at it ---------------------------------------------------------------------------------------------
+    def explain(self) -> str:
+        """Stages, places, executors, parallelism, bounds of queues, eviction strategy and the replay filter, as text."""
+        plan = self._plan()
+        return explain_plan(plan, worker_count(plan, _cpus()))
+
+    # -- iterating -------------------------------------------------------------------------------------------------
+    def __iter__(self) -> PipelineIterator:
+        """NumPy batches of one lane at a time, round-robin over the owned lanes; records where there is no batch()."""
+        plan = self._checked_plan()
+        degree, group = plan.options.dp_degree, plan.options.dp_group_id
+        lanes = range(plan.lanes) if degree is None or group is None else lanes_of_group(group, degree, plan.lanes)
+        return PipelineIterator(plan, self._marks(), lanes, _cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch)
+
+    def to_local(
+        self, sharding: NamedSharding | Mapping[str, NamedSharding], *, dtypes: Mapping[str, Any] | None = None, prefetch: int | None = None
+    ) -> PipelineIterator:
+        """This process's rows of each global batch, as NumPy arrays: what a loader that makes its own arrays expects."""
+        from zephon_jax.emit.sharding import local_batch, owned_lanes
+
+        plan = self._checked_plan()
+        lanes, finish = owned_lanes(plan, sharding), local_batch(dtypes or {})
+        return PipelineIterator(
+            plan, self._marks(), lanes, _cpus(), lambda engine: rounds_of(engine, finish), by_round=True,
+            prefetch=prefetch or plan.options.prefetch,
+        )  # fmt: skip
+
+    def to_global(
+        self, sharding: NamedSharding | Mapping[str, NamedSharding], *, dtypes: Mapping[str, Any] | None = None, prefetch: int | None = None
+    ) -> PipelineIterator:
+        """Dicts of global `jax.Array`s, one per step, made ahead of the consumer; all lanes stop after the same step.
+
+        Args:
+            sharding: One NamedSharding, whose spec is cut to each leaf's rank, or one per field. The first axis of every
+                leaf is the batch axis; other axes may be sharded too.
+            dtypes: Field → dtype, cast on the host. Left out, int64 becomes int32 (range checked) and float64 float32.
+            prefetch: Steps made ahead; by default the pipeline's.
+
+        Raises:
+            ConfigurationError: The sizes do not fit the mesh; the message lists those that do.
+        """
+        from zephon_jax.emit.sharding import device_batch, owned_lanes
+
+        plan = self._checked_plan()
+        lanes, finish = owned_lanes(plan, sharding), device_batch(sharding, dtypes or {})
+        return PipelineIterator(
+            plan, self._marks(), lanes, _cpus(), lambda engine: rounds_of(engine, finish), by_round=True,
+            prefetch=prefetch or plan.options.prefetch,
+        )  # fmt: skip
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+    def _plan(self) -> Plan:
+        return compile_plan(self.work, self.operators, self.settings)
+
+    def _compile_operators(self) -> None:
+        """Mistakes in the order and options of operators are raised in the caller's frame, where they are made."""
+        self._plan()
+
+    def _checked_plan(self) -> Plan:
+        plan = self._plan()
+        for note in plan.notes:
+            warnings.warn(note, stacklevel=3)
+        self.work.check_lanes(plan.lanes)
+        return plan
+
+    def _check_field(self, name: str, operator: str) -> None:
+        """A field that no sample has, named directly behind the source, is a misspelling."""
+        if any(not isinstance(op, Filter) for op in self.operators):
+            return  # a map may have made it
+        seen: set[str] = set()
+        for dataset in self.work.datasets_by_id.values():
+            names = dataset.field_names() if hasattr(dataset, "field_names") else None
+            if names is None:
+                return
+            seen |= names
+        if name not in seen:
+            raise ConfigurationError(f"{operator} needs the field {name!r}; the samples have {sorted(seen)}")
+
+    def _marks(self) -> Sequence[DatasetMark]:
+        datasets = self.work.datasets_by_id
+        return [DatasetMark(datasets[i].name, len(datasets[i]), datasets[i].fingerprint) for i in sorted(datasets)]
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

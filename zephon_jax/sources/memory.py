@@ -1,0 +1,64 @@
+"""Samples of a Python object with `__len__` and `__getitem__(int)`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zephon_jax.columns import as_rows, canonical, columns_from_rows
+from zephon_jax.errors import ConfigurationError, DataError
+from zephon_jax.sources.base import RandomAccess, ReadResult, Shard
+from zephon_jax.types import Int64s
+
+__all__ = ["MemorySource"]
+
+_SAMPLES_HASHED = 16
+
+
+class MemorySource:
+    """One shard; a sample is read by indexing."""
+
+    def __init__(self, name: str, source: RandomAccess, fingerprint: str | None):
+        n = len(source)
+        if n < 0:
+            raise ConfigurationError(f"dataset {name!r}: __len__ returned {n}")
+        self._name, self._source = name, source
+        self._shards = (Shard(name, n, fingerprint if fingerprint is not None else self._sampled_fingerprint(n)),)
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        return self._shards
+
+    def read(self, shard: int, samples: Int64s) -> ReadResult:
+        values = [self._get(i) for i in samples.tolist()]
+        return columns_from_rows(as_rows(values)), {}
+
+    def _get(self, i: int) -> Any:
+        try:
+            return self._source[i]
+        except Exception as error:
+            raise DataError(
+                f"dataset {self._name!r}: sample {i} could not be read: {type(error).__name__}: {error}",
+                path=self._name, shard=0, record=i,
+            ) from error  # fmt: skip
+
+    def _sampled_fingerprint(self, n: int) -> str:
+        digest = hashlib.blake2b(f"{n}".encode(), digest_size=16)
+        for i in np.unique(np.linspace(0, n - 1, _SAMPLES_HASHED).astype(np.int64)).tolist() if n else ():
+            row = as_rows([self._get(i)])[0]
+            for key in sorted(row):
+                digest.update(key.encode() + b"\0" + _content(canonical(row[key])) + b"\0")
+        return digest.hexdigest()
+
+
+def _content(value: Any) -> bytes:
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+        return f"{value.dtype.str}{value.shape}".encode() + value.tobytes()
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, (str, int, float, type(None), list, tuple, dict)):
+        return repr(value).encode()  # pyright: ignore[reportUnknownArgumentType]
+    return type(value).__qualname__.encode()  # its repr may hold an address
