@@ -232,6 +232,11 @@ class LaneBooks:
             start = top_epoch * self.every
             self._skipped = {at for at in self._skipped if at[0] >= start}
 
+    def state_key(self) -> object:
+        """Everything that the books' future depends on, hashable: for exhaustive searches."""
+        epochs = tuple((n, e.bases[-1], e.balance.tobytes(), e.closed.tobytes()) for n, e in sorted(self._epochs.items()))
+        return (self._top, self._high_offset, tuple(sorted(self._skipped)), epochs)
+
     # -- the cut ---------------------------------------------------------------------------------------------------
     @property
     def chunks_in_flight(self) -> int:

@@ -93,7 +93,7 @@ class SampleOrder:
         self._seed, self._shuffle_shards, self._inside = seed, shuffle_shards, shuffle_within_shard
         self._block = block_size_of(shuffle_block_size)
         shuffled = shuffle_shards or shuffle_within_shard or self._block is not None
-        self._varies = shuffled and reshuffle_on_repeat
+        self._varies = shuffled and reshuffle_on_repeat and self.num_samples > 1
         # Two, since a chunk may straddle the end of a pass, and lanes that share this object stand close together.
         self._pass_order = lru_cache(maxsize=2)(self._make_pass_order)
         shuffles = (shuffle_shards, shuffle_within_shard, shuffle_block_size, reshuffle_on_repeat)

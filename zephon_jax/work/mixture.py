@@ -59,7 +59,7 @@ class StaticMixtureWorkSource(WorkSource):
     - `"repeat"`: never, or like `None` where `stop_after_passes` is given.
 
     The object itself stands for the only lane of one; `clone_for_lane` gives the lanes of more. A clone belongs to one
-    thread at a time; what clones share is immutable. Raises `ConfigurationError` on arguments that cannot work.
+    thread at a time; what clones share may be used by many. Raises `ConfigurationError` on arguments that cannot work.
     """
 
     def __init__(

@@ -1,0 +1,102 @@
+"""Random pipelines: the same thing as a description for the oracle and as a `Pipeline`."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import zephon_jax as zj
+from tests.operators import Repeat, Wrap
+from tests.oracle import tokenize
+
+
+def long_enough(record):
+    return len(record["text"]) % 5 != 0
+
+
+def add_field(record):
+    return {**record, "m": int(record["n"]) * 3}
+
+
+def even(record):
+    return int(record["n"]) % 3 != 1
+
+
+@dataclass
+class Case:
+    spec: list[tuple[Any, ...]]
+    work: zj.WorkSource
+    samples: dict[int, list[Any]]
+    lanes: int
+    flush: int | None
+
+    def pipeline(self, **options: Any) -> zj.Pipeline:
+        p = zj.Pipeline(self.work)
+        for name, *parameters in self.spec:
+            p = STEPS[name](p, *parameters)
+        given = {"executor": "inline", "canonical_replicas": self.lanes, "flush_every_k_chunks": self.flush, **options}
+        return p.options(**given)
+
+
+STEPS = {
+    "map": lambda p, fn: p.map(fn),
+    "filter": lambda p, fn: p.filter(fn),
+    "tokenize": lambda p: p.tokenize(tokenize),
+    "split": lambda p, n: p.split(n),
+    "shuffle": lambda p, size, seed: p.shuffle(size, seed=seed),
+    "pack": lambda p, capacity, bins, overlong: p.pack(capacity, num_bins=bins, on_overlong=overlong),
+    "wrap": lambda p, capacity: p.apply(Wrap(capacity)),
+    "repeat": lambda p, times: p.apply(Repeat(times)),
+    "batch": lambda p, rows, drop_last: p.batch(rows, drop_last=drop_last),
+    "targets": lambda p: p.lm_targets(),
+}
+
+
+def random_case(seed: int, lanes: int | None = None) -> Case:
+    rng = random.Random(seed)
+    L = lanes or rng.choice([1, 2, 3, 8])
+    n_datasets = rng.choice([1, 1, 2, 3])
+    samples, datasets = {}, []
+    for d in range(n_datasets):
+        n = rng.randint(12 * L, 60 * L)
+        samples[d] = [{"text": "abcdefghij"[: rng.randint(1, 10)] * rng.randint(0, 6), "n": i} for i in range(n)]
+        datasets.append(zj.Dataset.from_source(f"d{d}", samples[d], fingerprint=f"{seed}-{d}"))
+    work = zj.StaticMixtureWorkSource(
+        datasets,
+        seed=seed,
+        chunk_size=rng.choice([1, 3, 5, 16]),
+        shuffle_block_size=rng.choice([None, 1, 4, "global"]),
+        shuffle_within_shard=rng.random() < 0.3,
+        stop_after_passes=rng.choice([1, 1, 2]),
+    )
+    spec: list[tuple[Any, ...]] = []
+    if rng.random() < 0.5:
+        spec.append(("filter", long_enough))
+    if rng.random() < 0.4:
+        spec.append(("repeat", rng.choice([2, 3, 4])))
+    if rng.random() < 0.3:
+        spec.append(("shuffle", rng.randint(1, 12), rng.randint(0, 5)))
+    if rng.random() < 0.3:
+        spec.append(("map", add_field))
+    packed = False
+    if rng.random() < 0.85:
+        spec.append(("tokenize",))
+        if rng.random() < 0.5:
+            spec.append(("split", rng.randint(3, 30)))
+        if rng.random() < 0.3:
+            spec.append(("filter", even))
+        kind = rng.random()
+        if kind < 0.6:
+            overlong = rng.choice(["split", "truncate", "drop"])
+            spec.append(("pack", rng.randint(8, 40), rng.choice([1, 2, 4, 60]), overlong))
+            packed = True
+        elif kind < 0.8:
+            spec.append(("wrap", rng.randint(4, 30)))
+    if rng.random() < 0.5:
+        spec.append(("shuffle", rng.randint(1, 12), rng.randint(0, 5)))
+    spec.append(("batch", rng.randint(1, 5), rng.random() < 0.6))
+    if packed and rng.random() < 0.5:
+        spec.append(("targets",))
+    keeps = any(name in ("shuffle", "pack", "wrap") for name, *_ in spec)
+    return Case(spec, work, samples, L, rng.choice([1, 2, 3, 8]) if keeps else None)

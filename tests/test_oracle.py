@@ -1,0 +1,83 @@
+"""The engine against the plain interpreter: uninterrupted, and resumed after every batch, three resumes deep."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.oracle import interpret
+from tests.pipelines import Case, random_case
+from zephon_jax.checkpoint.codec import decode, encode
+
+
+def expected(case: Case):
+    return list(interpret(case.spec, case.work, case.samples, case.lanes, case.flush))
+
+
+def drain(it, n=None):
+    out = []
+    for batch in it:
+        out.append(batch)
+        if n is not None and len(out) == n:
+            break
+    return out
+
+
+def require_equal(got, want, where):
+    assert len(got) == len(want), (where, len(got), len(want))
+    for t, (batch, (_, other)) in enumerate(zip(got, want, strict=True)):
+        assert set(batch) == set(other), (where, t, sorted(batch), sorted(other))
+        for name in batch:
+            a, b = batch[name], other[name]
+            assert a.dtype == b.dtype and a.shape == b.shape, (where, t, name, a.dtype, b.dtype, a.shape, b.shape)
+            if a.dtype == object:
+                same = all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+            else:
+                same = np.array_equal(a, b)
+            assert same, (where, t, name)
+
+
+def check_every_cut(case: Case, seed: int) -> int:
+    """All of the stream, and three resumes chained from every cut. Returns the number of cuts."""
+    rng = random.Random(seed)
+    want = expected(case)
+    whole = case.pipeline()
+    it = iter(whole)
+    got = []
+    for cut in range(len(want) + 1):
+        state = decode(encode(it.checkpoint()))
+        at, chain = cut, []
+        for _ in range(3):
+            settings = {
+                "micro_batch_records": rng.choice([1, 2, 7, 128]),
+                "executor": rng.choice(["inline", "inline", "inline", "threads"]),
+                "prefetch": rng.choice([1, 3]),
+            }
+            with iter(case.pipeline(**settings)) as resumed:
+                resumed.restore(state)
+                assert encode(resumed.checkpoint()) == encode(state), (case.spec, cut, "restore then checkpoint")
+                more = drain(resumed, rng.randint(1, 4))
+                require_equal(more, want[at : at + len(more)], (case.spec, cut, at, settings))
+                at += len(more)
+                state = decode(encode(resumed.checkpoint()))
+                chain.append(at)
+        # The last of the chain runs to the end from here for some of the cuts; every cut reaches at least three batches.
+        if cut % 7 == 0 or cut == len(want):
+            with iter(case.pipeline()) as resumed:
+                resumed.restore(state)
+                require_equal(drain(resumed), want[at:], (case.spec, cut, chain, "to the end"))
+        if cut < len(want):
+            got.append(next(it))
+    require_equal(got, want, (case.spec, "uninterrupted"))
+    assert next(it, None) is None
+    return len(want) + 1
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_pipelines_resume_at_every_cut(seed):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="pack.* drops the fields")
+        assert check_every_cut(random_case(seed, lanes=[1, 2, 3, 8][seed % 4]), seed) > 1
