@@ -59,7 +59,7 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
     n_datasets = rng.choice([1, 1, 2, 3])
     samples, datasets = {}, []
     for d in range(n_datasets):
-        n = rng.randint(12 * L, 60 * L)
+        n = rng.randint(4 * L + 12, 9 * L + 40)
         samples[d] = [{"text": "abcdefghij"[: rng.randint(1, 10)] * rng.randint(0, 6), "n": i} for i in range(n)]
         datasets.append(zj.Dataset.from_source(f"d{d}", samples[d], fingerprint=f"{seed}-{d}"))
     work = zj.StaticMixtureWorkSource(
@@ -95,7 +95,7 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
             spec.append(("wrap", rng.randint(4, 30)))
     if rng.random() < 0.5:
         spec.append(("shuffle", rng.randint(1, 12), rng.randint(0, 5)))
-    spec.append(("batch", rng.randint(1, 5), rng.random() < 0.6))
+    spec.append(("batch", rng.randint(1, 4) + (L > 2), rng.random() < 0.6))
     if packed and rng.random() < 0.5:
         spec.append(("targets",))
     keeps = any(name in ("shuffle", "pack", "wrap") for name, *_ in spec)

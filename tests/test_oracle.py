@@ -76,8 +76,48 @@ def check_every_cut(case: Case, seed: int) -> int:
     return len(want) + 1
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_random_pipelines_resume_at_every_cut(seed):
+def check(seed, lanes=None):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="pack.* drops the fields")
-        assert check_every_cut(random_case(seed, lanes=[1, 2, 3, 8][seed % 4]), seed) > 1
+        return check_every_cut(random_case(seed, lanes), seed)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+def test_random_pipelines_resume_at_every_cut(lanes):
+    assert sum(check(100 * lanes + seed, lanes) for seed in range(6)) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(1000, 1060))
+def test_more_random_pipelines_resume_at_every_cut(seed):
+    assert check(seed) >= 1
+
+
+@pytest.mark.parametrize("seed", range(40, 48))
+def test_a_checkpoint_is_a_function_of_the_cut(seed):
+    """C9: executor, workers, prefetch and micro-batches leave no trace, nor does how the run came to the cut."""
+    case = random_case(seed)
+    ways = [
+        {"executor": "inline", "micro_batch_records": 1},
+        {"executor": "inline", "micro_batch_records": 128},
+        {"executor": "threads", "prefetch": 1, "max_workers": 1},
+        {"executor": "threads", "prefetch": 5, "max_workers": 3, "micro_batch_records": 3},
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="pack.* drops the fields")
+        runs = [iter(case.pipeline(**way)) for way in ways]
+        resumed = None
+        for cut in range(60):
+            states = [encode(it.checkpoint()) for it in runs]
+            assert len(set(states)) == 1, (case.spec, cut)
+            if cut == 5:
+                resumed = iter(case.pipeline())
+                resumed.restore(decode(states[0]))
+            if resumed is not None:
+                assert encode(resumed.checkpoint()) == states[0]
+                next(resumed, None)
+            if [next(it, None) is None for it in runs][0]:
+                break
+        for it in runs:
+            it.close()

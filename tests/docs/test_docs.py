@@ -81,6 +81,15 @@ def test_links_between_pages_lead_somewhere() -> None:
                 assert (page.parent / target).is_file(), f"{page.name}: {target} does not exist"
 
 
+def test_the_tests_that_the_guarantees_name_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    for file, test in named:
+        path = ROOT / file
+        assert path.is_file(), f"{file} does not exist"
+        assert re.search(rf"^def {test}\(", path.read_text(encoding="utf-8"), re.MULTILINE), f"{file} has no {test}"
+
+
 DOCTESTED = [path for path in sorted((ROOT / "zephon_jax").rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
 
 

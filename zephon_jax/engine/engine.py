@@ -52,11 +52,12 @@ class Engine:
 
     def restore(self, snapshots: Mapping[int, LaneSnapshot]) -> None:
         """Continue from these snapshots of the owned lanes; before anything was produced."""
-        for lane in self._lanes:
-            snapshot = snapshots[lane]
-            self._sources[lane].load_state_dict(snapshot.source)
-            self._snapshots[lane] = snapshot
-            self._books[lane] = self._new_books(lane, snapshot)
+        sources = {lane: self._plan.work.clone_for_lane(lane, self._plan.lanes) for lane in self._lanes}
+        for lane, source in sources.items():  # a source that refuses its state must leave everything as it was
+            source.load_state_dict(snapshots[lane].source)
+        self._sources = sources
+        self._snapshots = {lane: snapshots[lane] for lane in self._lanes}
+        self._books = {lane: self._new_books(lane, snapshots[lane]) for lane in self._lanes}
 
     def settle(self, delivery: Delivery) -> None:
         """The consumer has it: the books may know."""
