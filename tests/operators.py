@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 import zephon_jax as zj
@@ -47,12 +49,18 @@ class Wrap(zj.Accumulator):
         for tokens in rows:  # cut where rows end
             cuts = [0, *range(self.capacity - used, len(tokens), self.capacity), len(tokens)]
             cuts = sorted(set(cuts))
-            pieces += [tokens[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+            pieces += [tokens[a:b] for a, b in itertools.pairwise(cuts)]
             counts.append(len(cuts) - 1)
             used = (used + len(tokens)) % self.capacity
         state["used"] = used
         batch = batch.repeat(np.array(counts, np.int64), {"tokens": zj.Objects(pieces)})
-        held = batch if state["held"] is None else zj.MicroBatch.concat([state["held"], replace(batch, closed=batch.closed[:, :0], skipped=batch.skipped[:, :0])])
+        held = (
+            batch
+            if state["held"] is None
+            else zj.MicroBatch.concat(
+                [state["held"], replace(batch, closed=batch.closed[:, :0], skipped=batch.skipped[:, :0])]
+            )
+        )
         return replace(self._full_rows(state, held), closed=batch.closed, skipped=batch.skipped)
 
     def _full_rows(self, state, held: zj.MicroBatch) -> zj.MicroBatch:
@@ -68,7 +76,9 @@ class Wrap(zj.Accumulator):
                 filled = 0
         done = splits[-1]
         state["held"] = held.slice(done, len(held))
-        out = held.slice(0, done).group(np.array(splits, np.int64), {"tokens": zj.Dense(np.stack(rows)) if rows else zj.Objects([])})
+        out = held.slice(0, done).group(
+            np.array(splits, np.int64), {"tokens": zj.Dense(np.stack(rows)) if rows else zj.Objects([])}
+        )
         return replace(out, closed=held.closed[:, :0])
 
     def flush(self, state):
@@ -79,5 +89,3 @@ class Wrap(zj.Accumulator):
         row = np.zeros((1, self.capacity), np.int32)
         row[0, : len(tokens)] = tokens
         return held.group(np.array([0, len(held)], np.int64), {"tokens": zj.Dense(row)})
-
-

@@ -27,7 +27,9 @@ def tokenize(text: str) -> list[int]:
     return [ord(c) % 97 + 1 for c in text]
 
 
-def interpret(spec: list[tuple[Any, ...]], work: zj.WorkSource, samples: dict[int, list[Any]], lanes: int, every: int | None):
+def interpret(
+    spec: list[tuple[Any, ...]], work: zj.WorkSource, samples: dict[int, list[Any]], lanes: int, every: int | None
+):
     """The batches in the order of `iter(pipeline)`: (lane, dict of arrays). `spec`: (name, parameters…) per operator."""
     streams = {lane: _lane(spec, work.clone_for_lane(lane, lanes), samples, lane, every) for lane in range(lanes)}
     rounds = dict.fromkeys(streams, 0)
@@ -41,8 +43,8 @@ def interpret(spec: list[tuple[Any, ...]], work: zj.WorkSource, samples: dict[in
             yield lane, batch
 
 
-def _lane(spec, work, samples, lane: int, every: int | None) -> Iterator[dict[str, Any]]:
-    stream = _read(work, samples, every)
+def _lane(spec, work, samples, lane: int, every: int | None) -> Iterator[Any]:
+    stream: Iterator[Any] = _read(work, samples, every)
     for index, (name, *parameters) in enumerate(spec):
         stream = OPERATORS[name](stream, lane, index, *parameters)
     return stream

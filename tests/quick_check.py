@@ -48,7 +48,10 @@ def lane_table() -> None:
 def same_states() -> None:
     for seed in (41, 44):
         case = random_case(seed)
-        runs = [iter(case.pipeline(executor=e, micro_batch_records=n)) for e, n in (("inline", 1), ("inline", 128), ("threads", 5))]
+        runs = [
+            iter(case.pipeline(executor=e, micro_batch_records=n))
+            for e, n in (("inline", 1), ("inline", 128), ("threads", 5))
+        ]
         for _ in range(40):
             assert len({encode(it.checkpoint()) for it in runs}) == 1
             if [drain(it, 1) for it in runs][0] == []:

@@ -72,7 +72,12 @@ def test_the_cost_of_recovery_does_not_grow_with_the_step():
         found[batch] = measure(it, sources)
         at += 40
     shallow, middle, deep = found[100], found[1_000], found[20_000]
-    print({n: dict(zip(("bytes", "chunks in flight", "chunks replayed", "reads"), f, strict=True)) for n, f in found.items()})
+    print(
+        {
+            n: dict(zip(("bytes", "chunks in flight", "chunks replayed", "reads"), f, strict=True))
+            for n, f in found.items()
+        }
+    )
     assert shallow[1] == middle[1] == deep[1]  # chunks in flight
     assert shallow[2] == middle[2] == deep[2]  # chunks replayed
     # Reads stop with the first batch, wherever in a chunk that falls; bytes vary with the digits of counters and how

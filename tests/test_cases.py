@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import zephon_jax as zj
 from zephon_jax.checkpoint.codec import decode, encode
@@ -172,7 +173,9 @@ def test_case_40_a_batch_that_the_mesh_cannot_split_names_the_sizes_that_work():
     pipeline = zj.Pipeline(work).batch(global_batch_size=30)
     with pytest.raises(zj.ConfigurationError, match=r"30 rows.*8 shards.*\[24, 32\]"):
         pipeline.to_global(NamedSharding(data_mesh(8), P("data")))
-    with pytest.raises(zj.ConfigurationError, match=r"canonical_replicas=8 does not divide global_batch_size=30.*\[1, 2, 3, 5, 6"):
+    with pytest.raises(
+        zj.ConfigurationError, match=r"canonical_replicas=8 does not divide global_batch_size=30.*\[1, 2, 3, 5, 6"
+    ):
         pipeline.options(canonical_replicas=8)
 
 
@@ -244,7 +247,10 @@ def test_case_42_a_checkpoint_without_the_data_item_says_so(saved):
 
 def test_case_42_not_an_iterator_is_refused(saved):
     path, _ = saved
-    with ocp.CheckpointManager(path) as mgr, pytest.raises(zj.ConfigurationError, match="take an iterator.*got Pipeline"):
+    with (
+        ocp.CheckpointManager(path) as mgr,
+        pytest.raises(zj.ConfigurationError, match="take an iterator.*got Pipeline"),
+    ):
         mgr.restore(3, args=ocp.args.Composite(data=zj.PipelineRestore(numbers())))
 
 

@@ -125,8 +125,19 @@ def test_the_state_of_another_pipeline_is_refused(name, state):
 
 
 def test_another_operator_is_named(state):
-    other = zj.Pipeline(text_pipeline().work).map(only_text).tokenize(ords).apply(Wrap(12)).shuffle(3).batch(2).options(executor="inline")
-    with pytest.raises(zj.CheckpointMismatch, match=r"\['map', 'tokenize', 'split', 'pack', 'shuffle'\], this pipeline \['map', 'tokenize', 'wrap', 'shuffle'\]"):
+    other = (
+        zj.Pipeline(text_pipeline().work)
+        .map(only_text)
+        .tokenize(ords)
+        .apply(Wrap(12))
+        .shuffle(3)
+        .batch(2)
+        .options(executor="inline")
+    )
+    with pytest.raises(
+        zj.CheckpointMismatch,
+        match=r"\['map', 'tokenize', 'split', 'pack', 'shuffle'\], this pipeline \['map', 'tokenize', 'wrap', 'shuffle'\]",
+    ):
         iter(other).restore(state)
 
 
@@ -224,7 +235,10 @@ def test_a_map_without_return_says_so():
 
 def test_a_stream_that_never_delivers_ends_with_an_error():
     endless = zj.StaticMixtureWorkSource(dataset(20), chunk_size=4, exhausted_policy="repeat")
-    for pipeline in (zj.Pipeline(endless).filter(lambda r: False, name="none"), zj.Pipeline(endless).filter(lambda r: False, name="none").shuffle(3)):
+    for pipeline in (
+        zj.Pipeline(endless).filter(lambda r: False, name="none"),
+        zj.Pipeline(endless).filter(lambda r: False, name="none").shuffle(3),
+    ):
         with pytest.raises(zj.DataError, match=r"two whole passes.*filter\(none\) dropped"):
             next(iter(pipeline.options(executor="inline")))
 
@@ -312,6 +326,7 @@ def test_a_row_operator_must_keep_rows():
 
 def test_a_replay_that_diverges_is_noticed():
     """A function that changed without another version: never a silent drop of everything."""
+
     def parity(flip):
         return lambda r: (r["value"] + flip) % 3 != 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ class Books:
         return (last, siblings + of - 1, *cursor) if child == of - 1 else (0, 0, *cursor)
 
     def group(self, splits: list[int]) -> None:
-        pairs = zip(splits, splits[1:], strict=False)
+        pairs = itertools.pairwise(splits)
         self.records = [[c for record in self.records[a:b] for c in record] for a, b in pairs]
 
     def take(self, index: list[int]) -> None:
@@ -90,9 +91,9 @@ def do(verb: str, batch: MicroBatch, books: Books, level: int, data: st.DataObje
         case "repeat":
             counts = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
             books.repeat(counts, level)
-            return MicroBatch(
-                batch.lane, batch.columns, batch.origin, batch.closed, batch.skipped, level
-            ).repeat(np.array(counts, np.int64))
+            return MicroBatch(batch.lane, batch.columns, batch.origin, batch.closed, batch.skipped, level).repeat(
+                np.array(counts, np.int64)
+            )
         case "take":
             index = data.draw(st.permutations(range(n)))
             books.take(index)

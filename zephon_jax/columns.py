@@ -8,6 +8,7 @@ a record lacks while its neighbours have it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -76,7 +77,7 @@ class Ragged:
     def views(self) -> list[Array]:
         """The rows, uncopied."""
         values, ends = self.values, self.splits.tolist()
-        return [values[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        return [values[a:b] for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +151,7 @@ def from_values(values: list[Any]) -> Column:
 
 
 def column_length(column: Column) -> int:
+    """The number of records."""
     match column:
         case Dense(values):
             return len(values)
@@ -171,6 +173,7 @@ def row_value(column: Column, i: int) -> Any:
 
 
 def row_values(column: Column) -> list[Any]:
+    """Every record's value; arrays are views."""
     match column:
         case Dense(values):
             return list(values)
@@ -261,7 +264,9 @@ def concat_columns(parts: Sequence[Columns], lengths: Sequence[int]) -> dict[str
         return dict(parts[0])
     names = dict.fromkeys(name for part in parts for name in part)
     return {
-        name: concat([part[name] if name in part else Objects([MISSING] * n) for part, n in zip(parts, lengths, strict=True)])
+        name: concat(
+            [part[name] if name in part else Objects([MISSING] * n) for part, n in zip(parts, lengths, strict=True)]
+        )
         for name in names
     }
 
@@ -273,7 +278,9 @@ def collate(parts: Sequence[Column]) -> Array:
     rows. Always a copy: JAX may alias the buffer of a delivered array, and no operator may keep a view of it.
     """
     arrays = [p.values for p in parts if isinstance(p, Dense)]
-    if len(arrays) == len(parts) and all(a.dtype == arrays[0].dtype and a.shape[1:] == arrays[0].shape[1:] for a in arrays):
+    if len(arrays) == len(parts) and all(
+        a.dtype == arrays[0].dtype and a.shape[1:] == arrays[0].shape[1:] for a in arrays
+    ):
         return np.concatenate(arrays)
     values = [None if v is MISSING else v for part in parts for v in row_values(part)]
     column = from_values(values)

@@ -80,8 +80,6 @@ class WorkerError(ZephonError):
     `pointer` is `(dataset, shard, sample_idx)`, or `None` if the failure belongs to no single record.
     """
 
-    def __init__(
-        self, message: str, *, operator: str | None = None, pointer: tuple[str, str, int] | None = None
-    ):
+    def __init__(self, message: str, *, operator: str | None = None, pointer: tuple[str, str, int] | None = None):
         super().__init__(message)
         self.operator, self.pointer = operator, pointer

@@ -101,7 +101,9 @@ class MicroBatch:
     def slice(self, start: int, stop: int) -> MicroBatch:
         """Records start to stop as views, with nothing closed: for taking a micro-batch apart, see `without_records`."""
         columns = {name: slice_rows(column, start, stop) for name, column in self.columns.items()}
-        return MicroBatch(self.lane, columns, self.origin.slice(start, stop), self.closed[:, :0], self.skipped[:, :0], self.level)
+        return MicroBatch(
+            self.lane, columns, self.origin.slice(start, stop), self.closed[:, :0], self.skipped[:, :0], self.level
+        )
 
     def without_records(self) -> MicroBatch:
         """No records, but what was closed and skipped: what an accumulator passes on at once."""

@@ -24,7 +24,18 @@ from numpy.typing import NDArray
 
 from zephon_jax.types import Int32s, Int64s
 
-__all__ = ["CHUNK", "LAST", "LINEAGE", "OFFSET", "SIBLINGS", "Cursor", "Origin", "Weight", "no_contributors", "weight_of"]
+__all__ = [
+    "CHUNK",
+    "LAST",
+    "LINEAGE",
+    "OFFSET",
+    "SIBLINGS",
+    "Cursor",
+    "Origin",
+    "Weight",
+    "no_contributors",
+    "weight_of",
+]
 
 LAST: Final = 0
 SIBLINGS: Final = 1

@@ -56,7 +56,9 @@ class Pipeline:
     def apply(self, op: Operator) -> Pipeline:
         """Append an operator of your own: a `RecordOperator`, an `Accumulator` or, after batch, a `RowOperator`."""
         if not isinstance(op, Operator):
-            raise ConfigurationError(f"apply needs an Operator, got {type(op).__name__}; for a function use map or filter")
+            raise ConfigurationError(
+                f"apply needs an Operator, got {type(op).__name__}; for a function use map or filter"
+            )
         grown = replace(self, operators=(*self.operators, op))
         grown._compile_operators()
         return grown
@@ -81,7 +83,9 @@ class Pipeline:
     ) -> Pipeline:
         """Replace the text in `field` by int32 `tokens`. See `zephon_jax.ops.Tokenize`."""
         self._check_field(field, "tokenize")
-        return self.apply(Tokenize(tokenizer, field=field, add_bos=add_bos, add_eos=add_eos, name=name, version=version))
+        return self.apply(
+            Tokenize(tokenizer, field=field, add_bos=add_bos, add_eos=add_eos, name=name, version=version)
+        )
 
     def split(self, max_length: int, *, field: str = "tokens") -> Pipeline:
         """Cut `field` into records of at most `max_length`. See `zephon_jax.ops.Split`."""
@@ -104,7 +108,9 @@ class Pipeline:
         """Reorder records through a buffer of at most `buffer_size` per lane. See `zephon_jax.ops.Shuffle`."""
         return self.apply(Shuffle(buffer_size, seed=seed))
 
-    def batch(self, batch_size: int | None = None, *, global_batch_size: int | None = None, drop_last: bool = True) -> Pipeline:
+    def batch(
+        self, batch_size: int | None = None, *, global_batch_size: int | None = None, drop_last: bool = True
+    ) -> Pipeline:
         """Rows per lane and round, or rows of the whole step over all lanes. See `zephon_jax.ops.Batch`."""
         return self.apply(Batch(batch_size, global_batch_size=global_batch_size, drop_last=drop_last))
 
@@ -133,10 +139,16 @@ class Pipeline:
         plan = self._checked_plan()
         degree, group = plan.options.dp_degree, plan.options.dp_group_id
         lanes = range(plan.lanes) if degree is None or group is None else lanes_of_group(group, degree, plan.lanes)
-        return PipelineIterator(plan, self._marks(), lanes, _cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch)
+        return PipelineIterator(
+            plan, self._marks(), lanes, _cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch
+        )
 
     def to_local(
-        self, sharding: NamedSharding | Mapping[str, NamedSharding], *, dtypes: Mapping[str, Any] | None = None, prefetch: int | None = None
+        self,
+        sharding: NamedSharding | Mapping[str, NamedSharding],
+        *,
+        dtypes: Mapping[str, Any] | None = None,
+        prefetch: int | None = None,
     ) -> PipelineIterator:
         """This process's rows of each global batch, as NumPy arrays: what a loader that makes its own arrays expects."""
         from zephon_jax.emit.sharding import local_batch, owned_lanes
@@ -149,7 +161,11 @@ class Pipeline:
         )  # fmt: skip
 
     def to_global(
-        self, sharding: NamedSharding | Mapping[str, NamedSharding], *, dtypes: Mapping[str, Any] | None = None, prefetch: int | None = None
+        self,
+        sharding: NamedSharding | Mapping[str, NamedSharding],
+        *,
+        dtypes: Mapping[str, Any] | None = None,
+        prefetch: int | None = None,
     ) -> PipelineIterator:
         """Dicts of global `jax.Array`s, one per step, made ahead of the consumer; all lanes stop after the same step.
 

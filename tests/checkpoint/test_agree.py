@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pathlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,10 @@ BASE: dict[str, Any] = {
 
 
 def pipeline(order=("filter", "tokenize", "split", "shuffle", "pack"), **changes: Any) -> zj.Pipeline:
-    """BASE with changes; a change that is a dict adds to BASE's."""
-    a = {k: {**v, **changes.get(k, {})} if isinstance(v, dict) else changes.get(k, v) for k, v in BASE.items()}
-    if "mixture" in changes:
-        a["mixture"] = changes["mixture"]
+    """BASE with changes; options that are changed are added to BASE's."""
+    a = {**BASE, **changes}
+    for name in ("work", "tokenize", "filter", "split", "shuffle", "pack", "batch", "options"):
+        a[name] = {**BASE[name], **changes.get(name, {})}
     p = zj.Pipeline(zj.StaticMixtureWorkSource(a["datasets"](), a["mixture"], **a["work"]))
     steps = {
         "filter": lambda p: p.filter(small, **a["filter"]),
@@ -113,7 +114,10 @@ def refusal(state: Any, p: zj.Pipeline) -> list[str]:
         ),
         ({"work": {"shuffle_block_size": 8}}, "work.shuffle_block_size: the checkpoint has None, this pipeline 8"),
         ({"work": {"stop_after_passes": 2}}, "work.stop_after_passes: the checkpoint has None, this pipeline 2"),
-        ({"work": {"exhausted_policy": "stop"}}, "work.exhausted_policy: the checkpoint has None, this pipeline 'stop'"),
+        (
+            {"work": {"exhausted_policy": "stop"}},
+            "work.exhausted_policy: the checkpoint has None, this pipeline 'stop'",
+        ),
         (
             {"work": {"reshuffle_on_repeat": False}},
             "work.reshuffle_on_repeat: the checkpoint has True, this pipeline False",
@@ -129,7 +133,10 @@ def refusal(state: Any, p: zj.Pipeline) -> list[str]:
             {"pack": {"on_overlong": "drop"}},
             "operators[4](pack).on_overlong: the checkpoint has 'split', this pipeline 'drop'",
         ),
-        ({"filter": {"name": "tiny"}}, "operators[0](filter).function: the checkpoint has 'small', this pipeline 'tiny'"),
+        (
+            {"filter": {"name": "tiny"}},
+            "operators[0](filter).function: the checkpoint has 'small', this pipeline 'tiny'",
+        ),
         ({"filter": {"version": 2}}, "operators[0](filter).version: the checkpoint has '1', this pipeline '2'"),
         ({"filter": {"version": None}}, "operators[0](filter).version: the checkpoint has '1', this pipeline has none"),
         ({"tokenize": {"add_eos": 0}}, "operators[1](tokenize).eos: the checkpoint has [], this pipeline [0]"),
@@ -264,11 +271,11 @@ def test_paths_may_change_where_the_content_is_the_same(tmp_path):
 
 def snapshot(**changes: Any) -> LaneSnapshot:
     chunks = (WorkChunk.from_pointers([(0, 0, 0)]),) * 3
-    fields: dict[str, Any] = dict(
+    whole = LaneSnapshot(
         lane=0, first=6, chunks=chunks, skipped=(), boundaries=(6, 9), source={}, delivered=1, cursor=(8, 0, 0),
         high_offset=0, rounds=1, rows=1, digest=0, skipped_total=0,
     )  # fmt: skip
-    return LaneSnapshot(**{**fields, **changes})
+    return replace(whole, **changes)
 
 
 def disagreement(s: LaneSnapshot, every: int | None, depth: int = 1) -> str:
@@ -324,7 +331,11 @@ def test_lanes_that_do_not_fit_the_plan(changes, every, text):
         ({"a": [1]}, {"a": [1, 2]}, ["a: the checkpoint has [1], this pipeline [1, 2]"]),
         ({"a": "12"}, {"a": [1, 2]}, ["a: the checkpoint has '12', this pipeline [1, 2]"]),
         ({"a": {}}, {"a": []}, ["a: the checkpoint has {}, this pipeline []"]),
-        ({"operators": [{"op": "map"}]}, {"operators": []}, ["operators: the checkpoint has ['map'], this pipeline []"]),
+        (
+            {"operators": [{"op": "map"}]},
+            {"operators": []},
+            ["operators: the checkpoint has ['map'], this pipeline []"],
+        ),
         (
             {"operators": [{"class": "m.A"}]},
             {"operators": [{"op": "map", "function": "f"}]},

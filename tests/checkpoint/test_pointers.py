@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import dataclass
+from itertools import chain
 
 import msgpack
 import numpy as np
@@ -47,7 +48,10 @@ runs = st.builds(
     st.integers(1, 6),
 )
 chunk_lists = st.lists(
-    st.one_of(st.lists(wild, max_size=6), st.lists(runs, max_size=4).map(lambda parts: sum(parts, []))), max_size=5
+    st.one_of(
+        st.lists(wild, max_size=6), st.lists(runs, max_size=4).map(lambda parts: list(chain.from_iterable(parts)))
+    ),
+    max_size=5,
 )
 
 
@@ -75,7 +79,13 @@ def data(name: str, *shards: int) -> Data:
 @pytest.mark.parametrize("lane", [0, 2])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shuffle_within_shard": True}, {"shuffle_block_size": 4}, {"shuffle_block_size": "global"}, {"stop_after_passes": 2}],
+    [
+        {},
+        {"shuffle_within_shard": True},
+        {"shuffle_block_size": 4},
+        {"shuffle_block_size": "global"},
+        {"stop_after_passes": 2},
+    ],
     ids=str,
 )
 def test_chunks_of_mixtures_come_back(options, lane):

@@ -9,7 +9,8 @@ import threading
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import zephon_jax as zj
 from tests.oracle import tokenize
@@ -57,7 +58,9 @@ def reference():
             rounds = now
     shortest = min(map(len, by_lane.values()))
     assert max(map(len, by_lane.values())) > shortest  # or the end would show nothing
-    steps = [{k: np.concatenate([by_lane[lane][t][k] for lane in range(8)]) for k in by_lane[0][t]} for t in range(shortest)]
+    steps = [
+        {k: np.concatenate([by_lane[lane][t][k] for lane in range(8)]) for k in by_lane[0][t]} for t in range(shortest)
+    ]
     assert len(steps) > 15
     return steps
 
@@ -138,7 +141,17 @@ def numbers(rows, fn, **batch):
 
 
 def test_casts_and_host_fields():
-    p = numbers(8, lambda r: {"i": r["value"], "f": 0.5, "b": True, "u": np.uint8(3), "s": f"n{r['value']}", "r": list(range(r["value"] % 3))})
+    p = numbers(
+        8,
+        lambda r: {
+            "i": r["value"],
+            "f": 0.5,
+            "b": True,
+            "u": np.uint8(3),
+            "s": f"n{r['value']}",
+            "r": list(range(r["value"] % 3)),
+        },
+    )
     with p.to_global(NamedSharding(MESHES["4"][0], P("data", None)), dtypes={"f": "float16"}) as it:
         batch = next(it)
         got = {k: (str(v.dtype), v.shape) for k, v in batch.items()}
@@ -149,7 +162,10 @@ def test_casts_and_host_fields():
 
 def test_int64_out_of_range_names_the_field():
     p = numbers(8, lambda r: {"big": r["value"] + 2**40})
-    with p.to_global(NamedSharding(MESHES["4"][0], P("data"))) as it, pytest.raises(zj.DataError, match=r"'big' holds 1099511627783.*int32"):
+    with (
+        p.to_global(NamedSharding(MESHES["4"][0], P("data"))) as it,
+        pytest.raises(zj.DataError, match=r"'big' holds 1099511627783.*int32"),
+    ):
         next(it)
 
 
@@ -181,7 +197,10 @@ def test_a_sharding_per_field():
     with p.to_global({"x": NamedSharding(m, P("data", "seq")), "y": NamedSharding(m, P("data"))}) as it:
         batch = next(it)
         assert batch["x"].sharding.spec == P("data", "seq")
-    with p.to_global({"x": NamedSharding(m, P("data", "seq"))}) as it, pytest.raises(zj.ConfigurationError, match="no sharding for the field 'y'"):
+    with (
+        p.to_global({"x": NamedSharding(m, P("data", "seq"))}) as it,
+        pytest.raises(zj.ConfigurationError, match="no sharding for the field 'y'"),
+    ):
         next(it)
 
 
@@ -190,7 +209,10 @@ def test_a_state_in_the_middle_of_a_round_is_refused():
         for _ in range(3):
             next(it)
         state = it.checkpoint()
-    with pipeline().to_global(NamedSharding(MESHES["4"][0], P("data"))) as it, pytest.raises(zj.ConfigurationError, match="middle of a round"):
+    with (
+        pipeline().to_global(NamedSharding(MESHES["4"][0], P("data"))) as it,
+        pytest.raises(zj.ConfigurationError, match="middle of a round"),
+    ):
         it.restore(state)
 
 

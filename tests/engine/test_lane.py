@@ -128,7 +128,9 @@ def test_a_row_of_a_later_epoch_proves_the_earlier_ones_done():
         b.settle(Receipt(rows=rows((1, 0))))
 
 
-@pytest.mark.parametrize(("cursor", "text"), [((0, 0), "finished twice"), ((0, 9), "beyond its chunk"), ((5, 0), "evicted epoch")])
+@pytest.mark.parametrize(
+    ("cursor", "text"), [((0, 0), "finished twice"), ((0, 9), "beyond its chunk"), ((5, 0), "evicted epoch")]
+)
 def test_invented_records_are_refused(cursor, text):
     b = books(every=2)
     b.settle(admit((0, 2)))
@@ -171,7 +173,18 @@ def test_restore_keeps_every_number():
     b.settle(admit((0, 2), (1, 2)))
     b.settle(Receipt(rows=rows((1, 0), (0, 1))), rounds=1)
     s, t = b.snapshot(), LaneBooks(7, 3, {"p": 0}, b.snapshot()).snapshot()
-    for name in ("first", "boundaries", "source", "delivered", "cursor", "high_offset", "rounds", "rows", "digest", "skipped"):
+    for name in (
+        "first",
+        "boundaries",
+        "source",
+        "delivered",
+        "cursor",
+        "high_offset",
+        "rounds",
+        "rows",
+        "digest",
+        "skipped",
+    ):
         assert getattr(s, name) == getattr(t, name), name
 
 

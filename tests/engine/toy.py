@@ -229,11 +229,29 @@ class World:
     def snapshot_key(self):
         s = self.books.snapshot()
         chunks = tuple(tuple(c.sample.tolist()) for c in s.chunks)
-        return (s.first, chunks, s.boundaries, s.source["position"], s.delivered, s.cursor, s.high_offset, s.rounds, s.rows, s.digest)
+        return (
+            s.first,
+            chunks,
+            s.boundaries,
+            s.source["position"],
+            s.delivered,
+            s.cursor,
+            s.high_offset,
+            s.rounds,
+            s.rows,
+            s.digest,
+        )
 
     def key(self):
         queues = tuple(tuple(x.key() for x in q) for q in self.queues)
-        return (self.snapshot_key(), self.books.state_key(), self.next, self.chunk, queues, tuple(op.key() for op in self.ops))
+        return (
+            self.snapshot_key(),
+            self.books.state_key(),
+            self.next,
+            self.chunk,
+            queues,
+            tuple(op.key() for op in self.ops),
+        )
 
 
 def uninterrupted(config: Config):

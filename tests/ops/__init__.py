@@ -7,6 +7,7 @@ that a reference needs nothing but Python.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def contributors(table: Any) -> Identity:
 def identities(batch: MicroBatch) -> list[Identity]:
     every = contributors(batch.origin.table)
     splits = range(len(every) + 1) if batch.origin.splits is None else batch.origin.splits.tolist()
-    return [every[a:b] for a, b in zip(splits, splits[1:], strict=False)]
+    return [every[a:b] for a, b in pairwise(splits)]
 
 
 def sample(offset: int, *children: int, last: int = 1, siblings: int = 0) -> Contributor:

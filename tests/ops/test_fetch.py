@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ops import PROPERTY, batch_of, contributors, processed, sample, same_rows
+from tests.ops import PROPERTY, batch_of, contributors, processed, same_rows, sample
 from zephon_jax.columns import columns_from_rows
 from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
@@ -46,7 +48,8 @@ def pointed(pointers) -> MicroBatch:
 
 pointers = st.lists(
     st.one_of(
-        st.tuples(st.just(0), st.integers(0, 1), st.integers(0, 3)), st.tuples(st.just(7), st.integers(0, 2), st.just(0))
+        st.tuples(st.just(0), st.integers(0, 1), st.integers(0, 3)),
+        st.tuples(st.just(7), st.integers(0, 2), st.just(0)),
     ),
     max_size=20,
 )
@@ -61,7 +64,7 @@ def test_records_keep_the_pointers_order(at, unreadable, parts):
     op = Fetch({0: a, 7: b}, skip_unreadable=True)
     whole = pointed(at)
     cuts = [0, *np.cumsum(parts).clip(max=len(at)).tolist(), len(at)]
-    batches = [whole.slice(x, y) for x, y in zip(cuts, cuts[1:], strict=False)]
+    batches = [whole.slice(x, y) for x, y in pairwise(cuts)]
     rows, of, closed = processed(op, batches)
     good = [i for i, (d, s, n) in enumerate(at) if d == 7 or (s, n) not in unreadable]
     assert same_rows(rows, [{"at": f"{'b' if at[i][0] else 'a'}{at[i][1]}.{at[i][2]}"} for i in good])

@@ -174,7 +174,9 @@ def test_nothing_is_changed_between_flushes_of_different_epochs():
 
 @PROPERTY
 @given(
-    st.lists(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=3), min_size=1, max_size=4)
+    st.lists(
+        st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=3), min_size=1, max_size=4
+    )
 )
 def test_rows_are_laid_out_piece_by_piece(rows):
     capacity = 9
@@ -271,7 +273,9 @@ def test_parameters_that_cannot_work_are_refused(options, text):
         Pack(**{"max_length": 8, **options})
 
 
-@pytest.mark.xfail(strict=True, reason="sizes that are no integers are found at the first record, or crash as TypeError")
+@pytest.mark.xfail(
+    strict=True, reason="sizes that are no integers are found at the first record, or crash as TypeError"
+)
 @pytest.mark.parametrize("options", [{"max_length": 8.5}, {"max_length": "8"}, {"num_bins": 2.5}], ids=str)
 def test_parameters_of_a_wrong_type_are_refused(options):
     with pytest.raises(ConfigurationError):

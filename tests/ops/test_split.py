@@ -68,9 +68,7 @@ def test_tokens_of_any_integer_type_become_int32(dtype):
     alike, unlike = np.array([1, 2], dtype), np.array([3], dtype)
     for given_rows in ([alike], [alike, alike], [alike, unlike], [alike, [1, 2]]):
         rows = Split(5).process(batch_of([{"tokens": v} for v in given_rows])).rows()
-        assert all(
-            same(row["tokens"], np.array(list(v), np.int32)) for row, v in zip(rows, given_rows, strict=True)
-        )
+        assert all(same(row["tokens"], np.array(list(v), np.int32)) for row, v in zip(rows, given_rows, strict=True))
 
 
 def refused(*values, op=None):
@@ -145,7 +143,9 @@ def test_a_length_below_one_is_refused(length):
         Split(length)
 
 
-@pytest.mark.xfail(strict=True, reason="lengths that are no integers are found at the first record, or crash as TypeError")
+@pytest.mark.xfail(
+    strict=True, reason="lengths that are no integers are found at the first record, or crash as TypeError"
+)
 @pytest.mark.parametrize("length", [2.5, "2", None, True])
 def test_a_length_that_is_no_integer_is_refused(length):
     with pytest.raises(zj.ConfigurationError):

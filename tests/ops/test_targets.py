@@ -124,7 +124,12 @@ def test_a_missing_field_is_named_with_those_there_are(missing):
 
 @pytest.mark.parametrize(
     "tokens",
-    [np.ones(4, np.int32), np.ones((1, 4), np.float32), np.ones((1, 2, 2), np.int32), np.array([[1, 2], [3]], dtype=object)],
+    [
+        np.ones(4, np.int32),
+        np.ones((1, 4), np.float32),
+        np.ones((1, 2, 2), np.int32),
+        np.array([[1, 2], [3]], dtype=object),
+    ],
     ids=["1-D", "float", "3-D", "object"],
 )
 def test_what_are_no_rows_of_tokens_is_refused(tokens):

@@ -12,11 +12,24 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import zephon_jax as zj
-from tests.ops import PROPERTY, batch_of, cut, processed, sample, same, sizes
+from tests.ops import PROPERTY, batch_of, cut, processed, same, sample, sizes
 from zephon_jax.ops import Tokenize
 from zephon_jax.ops.base import RecordFailure
 
-ODD = ["", " ", "\x00", "a\x00b", "\n\n", "é", "e\u0301", "\u200b", "👩‍👩‍👧‍👦", "日本語", "\U0010ffff", "def f(x):\n    return x\n"]
+ODD = [
+    "",
+    " ",
+    "\x00",
+    "a\x00b",
+    "\n\n",
+    "é",
+    "e\u0301",
+    "\u200b",
+    "👩‍👩‍👧‍👦",
+    "日本語",
+    "\U0010ffff",
+    "def f(x):\n    return x\n",
+]
 texts = st.one_of(st.text(max_size=12), st.sampled_from(ODD))
 
 

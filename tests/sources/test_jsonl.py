@@ -138,7 +138,7 @@ def broken_line(path: str, sample: int) -> DataError:
     ("content", "sample", "line", "begins"),
     [
         ('{"v": 1}\n{"v": }\n', 1, 2, "'{\"v\": }' and has 7 bytes"),
-        ('{"v": 1}\n\n\n{"v": 2}\n{"v": "cut o', 2, 5, "'{\"v\": \"cut o' and has 12 bytes"),
+        ('{"v": 1}\n\n\n{"v": 2}\n{"v": "cut o', 2, 5, '\'{"v": "cut o\' and has 12 bytes'),
         ('{"v": 1} {"v": 2}\n', 0, 1, "and has 17 bytes"),
         ("no json\r\n", 0, 1, r"'no json\r' and has 8 bytes"),
         (b'{"v": "\xff\xfe"}\n', 0, 1, r"\\xff\\xfe"),
@@ -164,13 +164,17 @@ def test_a_broken_line_does_not_touch_its_neighbours(write):
     assert {i: error.record for i, error in bad.items()} == {1: 1, 3: 3, 4: 1}
 
 
-@pytest.mark.xfail(strict=True, reason="lines nested too deeply raise RecursionError, which names nothing and is never skipped")
+@pytest.mark.xfail(
+    strict=True, reason="lines nested too deeply raise RecursionError, which names nothing and is never skipped"
+)
 def test_a_line_nested_too_deeply_names_file_and_line(write):
     path = write('{"v": 1}\n' + "[" * 100_000 + "\n")
     assert str(broken_line(path, 1)).startswith(f"{path}, line 2: ")
 
 
-@pytest.mark.xfail(strict=True, reason="a file that was cut since it was indexed reads as broken JSON, which may be skipped")
+@pytest.mark.xfail(
+    strict=True, reason="a file that was cut since it was indexed reads as broken JSON, which may be skipped"
+)
 def test_a_file_that_shrank_is_an_error_of_storage(write):
     path = write('{"v": 1}\n{"v": 2}\n')
     source = JsonlSource([path])
@@ -191,7 +195,9 @@ def test_only_these_fields(write):
     path = write('\n{"a": 1, "b": 2, "c": 3}\n{"b": 5}\n{"a": 6, "d": 7}\n')
     rows = rows_in(path, fields=["c", "a"])
     assert rows == [{"c": 3, "a": 1}, {}, {"a": 6}]
-    with pytest.raises(ConfigurationError, match=r"a.jsonl, line 2: no field \['x', 'd'\]; the first sample has \['a', 'b', 'c'\]"):
+    with pytest.raises(
+        ConfigurationError, match=r"a.jsonl, line 2: no field \['x', 'd'\]; the first sample has \['a', 'b', 'c'\]"
+    ):
         Dataset.from_path("d", path, fields=["a", "x", "d"])
 
 
@@ -207,7 +213,9 @@ def test_the_first_file_with_samples_tells_the_fields(write):
 @pytest.mark.xfail(strict=True, reason="fields= is in no fingerprint: a checkpoint is accepted although samples differ")
 def test_other_fields_are_other_samples(write):
     path = write('{"a": 1, "b": 2}\n')
-    assert Dataset.from_path("d", path, fields=["a"]).fingerprint != Dataset.from_path("d", path, fields=["b"]).fingerprint
+    assert (
+        Dataset.from_path("d", path, fields=["a"]).fingerprint != Dataset.from_path("d", path, fields=["b"]).fingerprint
+    )
 
 
 def test_the_fingerprint_is_that_of_every_byte(write):

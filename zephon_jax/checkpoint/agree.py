@@ -67,5 +67,3 @@ def _lane(s: LaneSnapshot, every: int | None, depth: int) -> list[str]:
         if s.first % size or len(s.chunks) > size or s.boundaries != boundaries:
             out.append(f"lane {s.lane}: sentinels at {list(s.boundaries)}, this pipeline flushes every {size} chunks")
     return out
-
-

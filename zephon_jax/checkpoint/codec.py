@@ -66,7 +66,13 @@ def plain_values(value: Any) -> Any:
 
 def encode(plain: Mapping[str, Any]) -> bytes:
     """The bytes of a state; equal states give equal bytes."""
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(msgpack.packb(plain))
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(_packed(plain))
+
+
+def _packed(plain: Mapping[str, Any]) -> bytes:
+    packed = msgpack.packb(plain)
+    assert packed is not None
+    return packed
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -74,7 +80,9 @@ def decode(data: bytes) -> dict[str, Any]:
     try:
         size = zstandard.get_frame_parameters(data).content_size
         if size > MAX_STATE_BYTES:  # an undeclared size reads as a huge one
-            raise CheckpointMismatch(f"the state declares {size} bytes, more than the {MAX_STATE_BYTES} that are allowed")
+            raise CheckpointMismatch(
+                f"the state declares {size} bytes, more than the {MAX_STATE_BYTES} that are allowed"
+            )
         raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
         plain = msgpack.unpackb(raw, strict_map_key=True)  # lengths beyond the input are refused
     except CheckpointMismatch:
@@ -137,9 +145,13 @@ def _lane(entry: Any) -> LaneSnapshot:
         skipped_total=f.integer("skipped_total", 0),
     )
     last = first + len(chunks) - 1
-    fits = snapshot.cursor is None if not chunks else snapshot.cursor is not None and first <= snapshot.cursor[0] <= last
+    fits = (
+        snapshot.cursor is None if not chunks else snapshot.cursor is not None and first <= snapshot.cursor[0] <= last
+    )
     if not fits or snapshot.delivered > snapshot.rows or (snapshot.delivered > 0) != bool(chunks):
-        raise CheckpointMismatch(f"lane {snapshot.lane}: cursor {snapshot.cursor} does not fit chunks {first} to {last}")
+        raise CheckpointMismatch(
+            f"lane {snapshot.lane}: cursor {snapshot.cursor} does not fit chunks {first} to {last}"
+        )
     return snapshot
 
 
@@ -189,7 +201,9 @@ class _Fields:
     def integer(self, name: str, least: int) -> int:
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _INT64:
-            raise CheckpointMismatch(f"{self._where}: the field {name!r} is {value!r}, an integer of at least {least} was expected")
+            raise CheckpointMismatch(
+                f"{self._where}: the field {name!r} is {value!r}, an integer of at least {least} was expected"
+            )
         return value
 
     def listed(self, name: str) -> list[Any]:

@@ -44,7 +44,8 @@ class PipelineCheckpointHandler(ocp.handlers.AsyncCheckpointHandler):
     async def async_save(self, directory: epath.Path, args: PipelineSave) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Capture the state now, write it in the background; the directory need not exist yet."""
         data = encode(_checked(args.item).checkpoint())
-        return [ocp.future.CommitFutureAwaitingContractedSignals(_write(directory, data), name="zephon_jax_data_save")]
+        future = ocp.future.CommitFutureAwaitingContractedSignals  # pyright: ignore[reportAttributeAccessIssue]
+        return [future(_write(directory, data), name="zephon_jax_data_save")]
 
     def save(self, directory: epath.Path, args: PipelineSave) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write the state before returning. No event loop is started: a notebook has one running already."""
@@ -119,7 +120,9 @@ def _write_file(directory: epath.Path, data: bytes) -> None:
 def _state_file(directory: epath.Path) -> epath.Path:
     found = sorted(directory.glob("lanes_*_of_*.zst"))
     if not found:
-        raise CheckpointMismatch(f"{directory} holds no pipeline state; it has {sorted(p.name for p in directory.iterdir())}")
+        raise CheckpointMismatch(
+            f"{directory} holds no pipeline state; it has {sorted(p.name for p in directory.iterdir())}"
+        )
     if found[0].name != _FILE.format(writer=0, writers=1) or len(found) > 1:
         raise CheckpointMismatch(
             f"{directory} was written by several processes ({[p.name for p in found]}), which this version cannot merge"

@@ -38,7 +38,7 @@ def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
     sizes_packed, ids, order_packed, runs = _list(packed, 4)
     sizes = _unpack_ints(sizes_packed)
     total = int(sizes.sum()) if len(sizes) else 0
-    if len(sizes) and (sizes.min() < 0 or sizes.max() > _MAX_POINTERS) or total > _MAX_POINTERS:
+    if (len(sizes) and (sizes.min() < 0 or sizes.max() > _MAX_POINTERS)) or total > _MAX_POINTERS:
         raise ValueError(f"chunk sizes {sizes[:4].tolist()} … are out of bounds")
     ids, runs = _list(ids), _list(runs)
     if len(ids) != len(runs) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
@@ -52,7 +52,10 @@ def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
         dataset[at] = ids[k]
         shard[at], sample[at] = _unpack_runs(run, len(at))
     ends = np.cumsum(sizes).tolist()
-    return tuple(WorkChunk(dataset[b - n : b], shard[b - n : b], sample[b - n : b]) for n, b in zip(sizes.tolist(), ends, strict=True))
+    return tuple(
+        WorkChunk(dataset[b - n : b], shard[b - n : b], sample[b - n : b])
+        for n, b in zip(sizes.tolist(), ends, strict=True)
+    )
 
 
 _MAX_POINTERS: Final = 1 << 28  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
@@ -72,7 +75,12 @@ def _pack_runs(shard: Int64s, sample: Int64s) -> Packed:
 
 def _unpack_runs(packed: Any, n: int) -> tuple[Int64s, Int64s]:
     step, gap, count = (_unpack_ints(p) for p in _list(packed, 3))
-    if not len(step) == len(gap) == len(count) or len(count) > n or (len(count) and count.min() < 1) or int(count.sum()) != n:
+    if (
+        not len(step) == len(gap) == len(count)
+        or len(count) > n
+        or (len(count) and count.min() < 1)
+        or int(count.sum()) != n
+    ):
         raise ValueError("the runs of a dataset do not match its pointers")
     shard = np.cumsum(step)
     ends = np.cumsum(gap + count)
@@ -94,7 +102,12 @@ def _pack_ints(values: NDArray[np.integer[Any]]) -> Packed:
 
 def _unpack_ints(packed: Any) -> Int64s:
     code, data = _list(packed, 2)
-    if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_TYPES) or not isinstance(data, bytes):
+    if (
+        not isinstance(code, int)
+        or isinstance(code, bool)
+        or not 0 <= code < len(_TYPES)
+        or not isinstance(data, bytes)
+    ):
         raise ValueError("a column of integers was expected")
     dtype = np.dtype(_TYPES[code])
     if len(data) % dtype.itemsize:

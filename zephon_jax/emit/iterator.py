@@ -63,7 +63,17 @@ class PipelineIterator(Iterator[Any]):
     every further `next` raises the same error.
     """
 
-    def __init__(self, plan: Plan, datasets: Sequence[DatasetMark], lanes: Sequence[int], cpus: int, batches: Batches, *, by_round: bool, prefetch: int):
+    def __init__(
+        self,
+        plan: Plan,
+        datasets: Sequence[DatasetMark],
+        lanes: Sequence[int],
+        cpus: int,
+        batches: Batches,
+        *,
+        by_round: bool,
+        prefetch: int,
+    ):
         self._plan, self._datasets, self._by_round = plan, tuple(datasets), by_round
         self._lanes, self._prefetch = list(lanes), prefetch
         self._engine = Engine(plan, lanes, cpus)
@@ -134,7 +144,9 @@ class PipelineIterator(Iterator[Any]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -166,7 +178,9 @@ class PipelineIterator(Iterator[Any]):
         """
         if self._restored or self._deliveries is not None or self._finished or self._closed:
             was = "restored" if self._restored else "closed" if self._closed else "used"
-            raise ConfigurationError(f"restore() works once, before the first next(); this iterator was {was}. Make a new one")
+            raise ConfigurationError(
+                f"restore() works once, before the first next(); this iterator was {was}. Make a new one"
+            )
         parsed = state_from_plain(state)
         plan = self._plan
         require_same_pipeline(
@@ -208,7 +222,9 @@ class PipelineIterator(Iterator[Any]):
             rounds={lane: b.rounds for lane, b in books.items()},
             chunks_in_flight={lane: b.chunks_in_flight for lane, b in books.items()},
             skipped={lane: b.skipped_total for lane, b in books.items()},
-            operators={name: OperatorCounts(c.records_in, c.records_out, c.finished) for name, c in counts.operators.items()},
+            operators={
+                name: OperatorCounts(c.records_in, c.records_out, c.finished) for name, c in counts.operators.items()
+            },
             batches_ready=sum(pump.waiting for pump in self._pumps),
             chunks_drawn=counts.chunks_drawn,
             chunks_replayed=counts.chunks_replayed,

@@ -49,7 +49,9 @@ class Pump(Generic[T]):
     def _put(self, result: T) -> bool:
         with self._change:
             # Results that do not count are bounded too, loosely: the consumer takes them in passing.
-            self._change.wait_for(lambda: self._stop or (self._waiting < self._depth and len(self._results) < self._depth + 64))
+            self._change.wait_for(
+                lambda: self._stop or (self._waiting < self._depth and len(self._results) < self._depth + 64)
+            )
             if self._stop:
                 return False
             self._results.append(result)

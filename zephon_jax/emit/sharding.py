@@ -24,14 +24,22 @@ __all__ = ["Shardings", "check_topology", "device_batch", "leaf_sharding", "loca
 
 Shardings = NamedSharding | Mapping[str, NamedSharding]
 
-_NARROW = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.float32)}
+_NARROW = {
+    np.dtype(np.int64): np.dtype(np.int32),
+    np.dtype(np.uint64): np.dtype(np.uint32),
+    np.dtype(np.float64): np.dtype(np.float32),
+}
 
 
 def batch_sharding(shardings: Shardings) -> NamedSharding:
     """The sharding that decides about rows: any leaf's, since all must split the batch axis alike."""
     if isinstance(shardings, NamedSharding):
         return shardings
-    if not isinstance(shardings, Mapping) or not shardings or not all(isinstance(s, NamedSharding) for s in shardings.values()):
+    if (
+        not isinstance(shardings, Mapping)
+        or not shardings
+        or not all(isinstance(s, NamedSharding) for s in shardings.values())
+    ):
         raise ConfigurationError(
             f"sharding must be a jax.sharding.NamedSharding or a non-empty dict of field → NamedSharding, got {shardings!r}"
         )
@@ -59,13 +67,15 @@ def check_topology(plan: Plan, shardings: Shardings) -> int:
     if plan.batch is None or plan.rows_per_lane is None:
         raise ConfigurationError("to_local and to_global need a batch() in the pipeline")
     if not plan.batch.drop_last:
-        raise ConfigurationError("batch(drop_last=False) gives a last step of another shape; to_local and to_global need drop_last=True")
-    if plan.options.dp_degree is not None:
-        raise ConfigurationError("options(dp_degree=, dp_group_id=) contradict a sharding, from which lanes follow; leave them out")
-    if jax.process_count() > 1:
         raise ConfigurationError(
-            f"this version feeds one process; jax.process_count() is {jax.process_count()}"
+            "batch(drop_last=False) gives a last step of another shape; to_local and to_global need drop_last=True"
         )
+    if plan.options.dp_degree is not None:
+        raise ConfigurationError(
+            "options(dp_degree=, dp_group_id=) contradict a sharding, from which lanes follow; leave them out"
+        )
+    if jax.process_count() > 1:
+        raise ConfigurationError(f"this version feeds one process; jax.process_count() is {jax.process_count()}")
     sharding = batch_sharding(shardings)
     rows, parts = plan.lanes * plan.rows_per_lane, _parts(sharding, 0)
     if rows % parts:
@@ -107,10 +117,11 @@ def cast(name: str, values: NDArray[Any], dtypes: Mapping[str, Any]) -> NDArray[
     if wanted == values.dtype:
         return values
     if wanted.kind in "iu" and values.dtype.kind in "iu" and values.size:
-        info = np.iinfo(wanted)
+        info = np.iinfo(wanted.name)
         low, high = int(values.min()), int(values.max())
         if low < info.min or high > info.max:
-            raise DataError(f"the field {name!r} holds {low if low < info.min else high}, which does not fit in {wanted}; pass dtypes= or map it")
+            seen = low if low < info.min else high
+            raise DataError(f"the field {name!r} holds {seen}, which does not fit in {wanted}; pass dtypes= or map it")
     return values.astype(wanted)
 
 

@@ -35,7 +35,9 @@ HostBatch: TypeAlias = dict[str, Any]
 """One lane's batch: field → array of shape (rows, ...); without a batch operator, one record: field → value."""
 
 Item: TypeAlias = MicroBatch | Flush | Exhausted
-StageRunner: TypeAlias = Callable[[Callable[[MicroBatch], Counted], Iterator[Item]], Iterator[Counted | Flush | Exhausted]]
+StageRunner: TypeAlias = Callable[
+    [Callable[[MicroBatch], Counted], Iterator[Item]], Iterator[Counted | Flush | Exhausted]
+]
 """Applies a task to micro-batches in order, passing control on: `map_inline`, or `map_ordered` on some executor."""
 
 _PROGRESS_BULK = 8192  # contributors and pointers that may gather before they are reported without a batch
@@ -52,13 +54,21 @@ class LaneChain:
     """One lane, from its work source to its batches. Used by one thread at a time."""
 
     def __init__(
-        self, plan: Plan, lane: int, source: WorkSource, run_stage: StageRunner, counts: PipelineCounts, snapshot: LaneSnapshot | None
+        self,
+        plan: Plan,
+        lane: int,
+        source: WorkSource,
+        run_stage: StageRunner,
+        counts: PipelineCounts,
+        snapshot: LaneSnapshot | None,
     ):
         self._plan, self._lane, self._source, self._counts = plan, lane, source, counts
         self._snapshot = snapshot if snapshot is not None and snapshot.chunks else None
         self._works: dict[int, WorkChunk] = {}  # to name records in errors; forgotten as chunks leave the chain
         self._receipt = Receipt()
-        self._filter = ReplayFilter(lane, snapshot.delivered, snapshot.cursor) if snapshot else ReplayFilter(lane, 0, None)
+        self._filter = (
+            ReplayFilter(lane, snapshot.delivered, snapshot.cursor) if snapshot else ReplayFilter(lane, 0, None)
+        )
         self._parts: deque[_Part] = deque()
         self._rows_in = self._rows_out = 0
         self._marks: deque[tuple[int, int]] = deque()  # (rows that came before the sentinel, its boundary)
@@ -211,8 +221,8 @@ class LaneChain:
     def _require_some(self, barren: int) -> None:
         if self._patience is not None and barren > self._patience:
             raise DataError(
-                f"lane {self._lane}: {barren} samples in a row, more than two whole passes, gave no record: {self._dropped_text()}. "
-                "Check the filters and the data; a stream that never delivers would never end"
+                f"lane {self._lane}: {barren} samples in a row, more than two whole passes, gave no record: "
+                f"{self._dropped_text()}. Check the filters and the data; a stream that never delivers would never end"
             )
 
     def _dropped_text(self) -> str:
@@ -282,11 +292,15 @@ class LaneChain:
             pointer, where = self._pointer(failure.cursor), f"lane {self._lane}, record {failure.cursor}"
         at = f"{where} (dataset {pointer[0]!r}, shard {pointer[1]!r}, sample {pointer[2]})" if pointer else where
         if isinstance(cause, DataError):
-            return DataError(f"{cause}; {at}", path=pointer[1] if pointer else None, record=pointer[2] if pointer else None)
+            return DataError(
+                f"{cause}; {at}", path=pointer[1] if pointer else None, record=pointer[2] if pointer else None
+            )
         if isinstance(cause, ZephonError):
             return cause
         return WorkerError(
-            f"{failure.operator} raised {type(cause).__name__}: {cause}; {at}", operator=failure.operator, pointer=pointer
+            f"{failure.operator} raised {type(cause).__name__}: {cause}; {at}",
+            operator=failure.operator,
+            pointer=pointer,
         )
 
     def _pointer(self, cursor: Cursor) -> tuple[str, str, int] | None:
@@ -302,7 +316,8 @@ def _collate(slices: list[tuple[MicroBatch, int, int]]) -> dict[str, NDArray[Any
     out: dict[str, NDArray[Any]] = {}
     for name in dict.fromkeys(name for part, _, _ in slices for name in part.columns):
         columns = [
-            slice_rows(part.columns[name], a, b) if name in part.columns else Objects([MISSING] * (b - a)) for part, a, b in slices
+            slice_rows(part.columns[name], a, b) if name in part.columns else Objects([MISSING] * (b - a))
+            for part, a, b in slices
         ]
         if not all(isinstance(c, Objects) and all(v is MISSING for v in c.items) for c in columns):
             out[name] = collate(columns)

@@ -42,7 +42,9 @@ class Engine:
         self._pool: ThreadPoolExecutor | None = None
 
     def _new_books(self, lane: int, snapshot: LaneSnapshot | None) -> LaneBooks:
-        return LaneBooks(lane, self._plan.every, self._sources[lane].state_dict(), snapshot, self._plan.options.max_skipped)
+        return LaneBooks(
+            lane, self._plan.every, self._sources[lane].state_dict(), snapshot, self._plan.options.max_skipped
+        )
 
     # -- the consumer's side ---------------------------------------------------------------------------------------
     @property

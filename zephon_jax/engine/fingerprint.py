@@ -32,7 +32,9 @@ def _half(ordinals: NDArray[np.uint64], cursors: NDArray[np.uint64], seed: int) 
         for part in cursors:
             h = _mix((h ^ part) * _GOLDEN + np.uint64(seed))
         # Python integers from here: a sum of 64-bit values would wrap, and the carry into the upper half counts.
-        return int((h >> np.uint64(32)).sum(dtype=np.uint64)) * (1 << 32) + int((h & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
+        return int((h >> np.uint64(32)).sum(dtype=np.uint64)) * (1 << 32) + int(
+            (h & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64)
+        )
 
 
 def rows_digest(first_ordinal: int, cursors: Int32s) -> int:
@@ -53,6 +55,10 @@ def combine(digests: Mapping[int, int]) -> str:
     """One digest for all lanes, whatever order they are listed in."""
     total = 0
     for lane, digest in digests.items():
-        words = np.array([lane, digest & 0xFFFFFFFF, digest >> 32 & 0xFFFFFFFF, digest >> 64 & 0xFFFFFFFF, digest >> 96], np.uint64)
-        total += _half(words[:1], words[1:, None], 0xA4093822299F31D0) + (_half(words[:1], words[1:, None], 0x082EFA98EC4E6C89) << 64)
+        words = np.array(
+            [lane, digest & 0xFFFFFFFF, digest >> 32 & 0xFFFFFFFF, digest >> 64 & 0xFFFFFFFF, digest >> 96], np.uint64
+        )
+        total += _half(words[:1], words[1:, None], 0xA4093822299F31D0) + (
+            _half(words[:1], words[1:, None], 0x082EFA98EC4E6C89) << 64
+        )
     return to_hex(total % MODULUS)

@@ -190,7 +190,9 @@ class LaneBooks:
         return touched
 
     def _require_increasing(self, cursors: Int32s) -> None:
-        before = np.full((cursors.shape[0], 1), -1, np.int32) if self.cursor is None else np.array([self.cursor], np.int32).T
+        before = (
+            np.full((cursors.shape[0], 1), -1, np.int32) if self.cursor is None else np.array([self.cursor], np.int32).T
+        )
         chain = np.concatenate([before, cursors], axis=1)
         step = np.sign(chain[:, 1:] - chain[:, :-1])
         weights = 3 ** np.arange(len(step))[::-1]  # the first nonzero part decides
@@ -225,7 +227,11 @@ class LaneBooks:
 
     def _forget(self, touched: set[int]) -> None:
         top_epoch = self._top // self.every if self._top >= 0 else -1
-        done = [n for n in touched if n > top_epoch and len(self._epochs[n].works) == self.every and self._epochs[n].is_done()]
+        done = [
+            n
+            for n in touched
+            if n > top_epoch and len(self._epochs[n].works) == self.every and self._epochs[n].is_done()
+        ]
         for number in [n for n in self._epochs if n < top_epoch] + done:
             self.evicted_chunks += len(self._epochs.pop(number).works)
         if self._skipped:
@@ -234,7 +240,9 @@ class LaneBooks:
 
     def state_key(self) -> object:
         """Everything that the books' future depends on, hashable: for exhaustive searches."""
-        epochs = tuple((n, e.bases[-1], e.balance.tobytes(), e.closed.tobytes()) for n, e in sorted(self._epochs.items()))
+        epochs = tuple(
+            (n, e.bases[-1], e.balance.tobytes(), e.closed.tobytes()) for n, e in sorted(self._epochs.items())
+        )
         return (self._top, self._high_offset, tuple(sorted(self._skipped)), epochs)
 
     # -- the cut ---------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class OpTraits:
     buffer_records: int = 0
 
 
-class Operator(abc.ABC):
+class Operator(abc.ABC):  # noqa: B024 - what is abstract differs between the three kinds
     """Base of all operators. Subclass one of `RecordOperator`, `Accumulator` and `RowOperator`."""
 
     name: str = "operator"

@@ -17,7 +17,9 @@ class Batch(Operator):
 
     def __init__(self, batch_size: int | None = None, *, global_batch_size: int | None = None, drop_last: bool = True):
         if (batch_size is None) == (global_batch_size is None):
-            raise ConfigurationError("batch needs either batch_size (rows per lane) or global_batch_size (rows of the step)")
+            raise ConfigurationError(
+                "batch needs either batch_size (rows per lane) or global_batch_size (rows of the step)"
+            )
         size = batch_size if batch_size is not None else global_batch_size
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ConfigurationError(f"batch: a size must be an integer of at least 1, got {size!r}")

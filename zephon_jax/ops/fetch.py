@@ -30,7 +30,11 @@ class Reader(Protocol):
 
 def pointer_columns(work: WorkChunk, offsets: Int64s) -> Columns:
     """The columns of a micro-batch that is still to be fetched."""
-    return {"dataset": Dense(work.dataset[offsets]), "shard": Dense(work.shard[offsets]), "sample": Dense(work.sample[offsets])}
+    return {
+        "dataset": Dense(work.dataset[offsets]),
+        "shard": Dense(work.shard[offsets]),
+        "sample": Dense(work.sample[offsets]),
+    }
 
 
 class Fetch(RecordOperator):
@@ -85,5 +89,10 @@ class Fetch(RecordOperator):
         skipped: Int32s = batch.origin.table[CHUNK:LINEAGE, ~mask]
         kept = batch.keep(mask)
         return MicroBatch(
-            kept.lane, kept.columns, kept.origin, kept.closed, np.concatenate([kept.skipped, skipped], axis=1), kept.level
+            kept.lane,
+            kept.columns,
+            kept.origin,
+            kept.closed,
+            np.concatenate([kept.skipped, skipped], axis=1),
+            kept.level,
         )

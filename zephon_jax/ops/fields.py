@@ -45,7 +45,9 @@ def int32_ragged(column: Column, operator: str, field: str) -> Ragged:
         try:
             array = np.asarray(value)
             if array.ndim != 1:
-                raise DataError(f"{operator} needs a list of integers in {field!r}, got {type(value).__name__} {str(value)[:40]!r}")
+                raise DataError(
+                    f"{operator} needs a list of integers in {field!r}, got {type(value).__name__} {str(value)[:40]!r}"
+                )
             parts.append(_int32(array, operator, field) if len(array) else np.zeros(0, np.int32))
         except Exception as error:
             raise RecordFailure(i) from error

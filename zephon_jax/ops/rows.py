@@ -18,7 +18,9 @@ def _function(given: Any, method: str) -> Callable[[dict[str, Any]], Any]:
     if callable(bound):
         return bound
     if not callable(given):
-        raise ConfigurationError(f"{method} needs a function of one record or an object with a method {method}(), got {given!r}")
+        raise ConfigurationError(
+            f"{method} needs a function of one record or an object with a method {method}(), got {given!r}"
+        )
     return given
 
 

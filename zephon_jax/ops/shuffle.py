@@ -59,7 +59,9 @@ class _Slots:
             return Dense(out)
         if self._dense is not None:  # stored differently from now on: the row values stay the same
             self._list, self._dense = list(self._dense[:count].copy()), None
-        values = [v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)]  # or a view keeps its block alive
+        values = [
+            v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)
+        ]  # or a view keeps its block alive
         held = self._list
         held.extend(values[:fill])
         new, out = values[fill:], [held[s] for s in slot.tolist()]
@@ -135,7 +137,9 @@ class Shuffle(Accumulator[_State]):
         state.template = batch.slice(0, 0)
         return replace(batch, columns=out, origin=origin.take(leaving))
 
-    def _exchange_fields(self, state: _State, columns: Columns, n: int, slot: Int64s, plan: _Exchange) -> dict[str, Column]:
+    def _exchange_fields(
+        self, state: _State, columns: Columns, n: int, slot: Int64s, plan: _Exchange
+    ) -> dict[str, Column]:
         out: dict[str, Column] = {}
         for name in dict.fromkeys([*state.fields, *columns]):
             if name not in state.fields:

@@ -63,7 +63,11 @@ class LmTargets(RowOperator):
         if tokens.shape[1] < 2:
             raise DataError(f"{self.name} needs rows of at least 2 tokens, got {tokens.shape[1]}")
         counts = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
-        positions = batch["positions"] if "positions" in batch else np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+        positions = (
+            batch["positions"]
+            if "positions" in batch
+            else np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+        )
         made = {
             "inputs": tokens[:, :-1].copy(),
             "targets": tokens[:, 1:] * counts,  # 0 where the loss does not count

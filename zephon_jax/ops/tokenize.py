@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class Tokenize(RecordOperator):
             self._encode, self._identity = _tokenizers_encode(tokenizer), {"content": _tokenizers_hash(tokenizer)}
             self.name = "tokenize"
         elif callable(tokenizer):
-            self._encode = _callable_encode(tokenizer)
+            self._encode = _callable_encode(cast(Any, tokenizer))
             self._identity = function_identity(callable_name(tokenizer, name, "tokenize"), version)
             self.name = f"tokenize({self._identity['function']})"
         else:
@@ -111,7 +111,9 @@ def _callable_encode(fn: Callable[[str], Sequence[int]]) -> Encode:
             try:
                 ids = np.asarray(fn(text))
                 if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
-                    raise TypeError(f"a tokenizer must return a 1-D sequence of integers, got {ids.dtype} of shape {ids.shape}")
+                    raise TypeError(
+                        f"a tokenizer must return a 1-D sequence of integers, got {ids.dtype} of shape {ids.shape}"
+                    )
                 if len(ids) and (ids.min() < -(2**31) or ids.max() >= 2**31):
                     raise ValueError(f"token id {int(ids.max())} does not fit in int32")
             except Exception as error:
@@ -120,5 +122,3 @@ def _callable_encode(fn: Callable[[str], Sequence[int]]) -> Encode:
         return out
 
     return encode
-
-

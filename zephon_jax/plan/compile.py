@@ -152,9 +152,8 @@ def _eviction(
     if not reordering:
         notes = ()
         if asked:
-            notes = (
-                f"flush_every_k_chunks={asked} has no use in a pipeline that keeps order and nothing between records; it is taken as 0",
-            )
+            why = "keeps order and nothing between records; it is taken as 0"
+            notes = (f"flush_every_k_chunks={asked} has no use in a pipeline that {why}",)
         return None, "monotone (every operator keeps cursor order and nothing between records)", notes
     why = ", ".join(op.name for op in reordering)
     if asked == 0:

@@ -14,9 +14,13 @@ def plan_differences(saved: Any, here: Any, path: str = "") -> list[str]:
         return _mappings(saved, here, path)  # pyright: ignore[reportUnknownArgumentType]
     if _is_list(saved) and _is_list(here):
         if path == "operators" and len(saved) != len(here):
-            return [f"operators: the checkpoint has {_names(saved)}, this pipeline {_names(here)}"]
+            return [f"operators: the checkpoint has {_names(list(saved))}, this pipeline {_names(list(here))}"]
         if len(saved) == len(here):
-            return [d for i, (a, b) in enumerate(zip(saved, here, strict=True)) for d in plan_differences(a, b, f"{path}[{i}]")]
+            return [
+                d
+                for i, (a, b) in enumerate(zip(saved, here, strict=True))
+                for d in plan_differences(a, b, f"{path}[{i}]")
+            ]
     elif type(saved) is type(here) and saved == here:
         return []
     return [] if saved == here else [f"{path}: the checkpoint has {saved!r}, this pipeline {here!r}"]

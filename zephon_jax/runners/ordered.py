@@ -19,7 +19,9 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def map_inline(fn: Callable[[Task], Result], items: Iterable[Task | Item], task_type: type[Task]) -> Iterator[Result | Item]:
+def map_inline(
+    fn: Callable[[Task], Result], items: Iterable[Task | Item], task_type: type[Task]
+) -> Iterator[Result | Item]:
     """Apply `fn` to each item of `task_type`, pass the others on."""
     for item in items:
         yield fn(item) if isinstance(item, task_type) else item  # pyright: ignore[reportReturnType]

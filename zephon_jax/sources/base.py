@@ -88,7 +88,7 @@ class Dataset:
         name: str,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
-        format: str | None = None,  # noqa: A002 - a fixed name of the public surface
+        format: str | None = None,
         fields: Sequence[str] | None = None,
     ) -> Dataset:
         """Samples of files: a path, a folder, a glob, or a list of these.
@@ -153,7 +153,7 @@ class Dataset:
     def read(self, shard: int, samples: Int64s) -> ReadResult:
         """The samples at these indices of one shard, as columns; see `Source.read`."""
         span = self._spans[shard]
-        if len(samples) and not (0 <= samples.min() and samples.max() < span.count):
+        if len(samples) and not (samples.min() >= 0 and samples.max() < span.count):
             raise DataError(
                 f"dataset {self._name!r}: shard {self._shards[shard].name!r} has {span.count} samples, but sample "
                 f"{int(samples.max())} was asked for; the work source hands out pointers of another dataset",

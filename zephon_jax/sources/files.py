@@ -18,7 +18,7 @@ _FORMATS = sorted(set(_SUFFIXES.values()))
 
 
 def open_files(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], format: str | None, fields: Sequence[str] | None  # noqa: A002
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], format: str | None, fields: Sequence[str] | None
 ) -> Source:
     """The source of these files; all must be of one format."""
     if format is not None and format not in _FORMATS:
@@ -50,7 +50,11 @@ def _expand(path: str, *, any_suffix: bool) -> list[str]:
     if os.path.exists(path):
         return [path]
     if glob.has_magic(path):
-        found = [p for p in sorted(glob.glob(path, recursive=True)) if not os.path.basename(p).startswith(".") and os.path.isfile(p)]
+        found = [
+            p
+            for p in sorted(glob.glob(path, recursive=True))
+            if not os.path.basename(p).startswith(".") and os.path.isfile(p)
+        ]
         if not found:
             raise ConfigurationError(f"the pattern {path} matches no file (working directory {os.getcwd()})")
         return found

@@ -8,6 +8,7 @@ names file, line and what was seen.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -70,11 +71,11 @@ class JsonlSource:
         path, number = self._paths[shard], int(self._index[shard].lines[sample])
         try:
             value = json.loads(line)
-        except ValueError as error:  # bad JSON, or bytes that are no UTF-8
+        except (ValueError, RecursionError) as error:  # bad JSON, bytes that are no UTF-8, nesting without end
             seen = line[:60].decode("utf-8", "backslashreplace")
             bad[position] = DataError(
-                f"{path}, line {number}: not valid JSON ({error}); the line begins {seen!r} and has {len(line)} bytes. Mend or remove it, "
-                "or pass options(on_data_error='skip') to drop such samples",
+                f"{path}, line {number}: not valid JSON ({error}); the line begins {seen!r} and has {len(line)} "
+                "bytes. Mend or remove it, or pass options(on_data_error='skip') to drop such samples",
                 path=path, shard=shard, record=sample,
             )  # fmt: skip
             return {}
@@ -96,7 +97,7 @@ class JsonlSource:
 def _runs(samples: Int64s) -> list[tuple[int, int]]:
     """Positions [a, b) whose samples are consecutive: one read each."""
     cuts = [0, *(np.flatnonzero(np.diff(samples) != 1) + 1).tolist(), len(samples)]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
 
 
 def _build_index(path: str) -> _Index:

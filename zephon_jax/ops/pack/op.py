@@ -45,7 +45,9 @@ class Pack(Accumulator[_State]):
     than a row: "split" in pieces, "truncate", "drop", or "error".
     """
 
-    def __init__(self, max_length: int, *, algorithm: str = "first_fit", num_bins: int = 16, on_overlong: str = "split"):
+    def __init__(
+        self, max_length: int, *, algorithm: str = "first_fit", num_bins: int = 16, on_overlong: str = "split"
+    ):
         if max_length < 1 or num_bins < 1:
             raise ConfigurationError(f"pack(max_length={max_length}, num_bins={num_bins}) must both be at least 1")
         if algorithm != "first_fit":
