@@ -60,7 +60,9 @@ MISTAKES = {
         "for number in [n for n in self._epochs if n < top_epoch] + done:",
         "for number in [n for n in self._epochs if n < top_epoch]:"),
     "skipped samples beyond the cut are counted": (
-        "engine/lane.py", "self.skipped_total += sum(before < at < now for at in self._skipped)", "self.skipped_total = len(self._skipped)"),
+        "engine/lane.py",
+        "self.skipped_total += sum(before < at < now for at in self._skipped)",
+        "self.skipped_total = len(self._skipped)"),
     "a diverged replay goes unnoticed": ("engine/lane.py", "rows.cursor(n - 1) != self.cursor", "False"),
     "the replay drops one row too few": (
         "engine/lane.py",
