@@ -25,7 +25,7 @@ LAYERS = (
     frozenset({"runners"}),
     frozenset({"plan", "checkpoint", "coordinate"}),
     frozenset({"sources", "work", "ops", "metrics"}),
-    frozenset({"types", "origin", "columns", "errors", "lanes", "microbatch", "options"}),
+    frozenset({"types", "origin", "columns", "deferred", "errors", "lanes", "microbatch", "options"}),
 )
 # The nouns at the bottom are made of each other (a micro-batch has columns and an origin).
 BOTTOM = LAYERS[-1]
@@ -37,18 +37,24 @@ PURE = (
     "types",
     "origin",
     "columns",
+    "deferred",
     "errors",
     "lanes",
     "microbatch",
     "engine.lane",
     "engine.merge",
     "engine.receipts",
+    "engine.replay",
+    "engine.tasks",
     "work.permutation",
     "work.quota",
     "work.cursor",
     "ops.pack.bins",
     "ops.pack.layout",
+    "checkpoint.agree",
     "checkpoint.codec",
+    "checkpoint.pointers",
+    "checkpoint.schema",
 )
 IMPURE = frozenset(
     "threading multiprocessing concurrent asyncio queue signal sched "  # who runs when

@@ -117,7 +117,7 @@ MISTAKES = {
         "closed=self.closed)\n\n    def take"),
     "a shuffle forgets draws of one micro-batch": (
         "ops/shuffle.py",
-        "            out[plan.late] = new[plan.before]\n",
+        "        out[plan.late] = new[plan.before]\n",
         ""),
     "a slot keeps the first newcomer": (
         "ops/shuffle.py",
@@ -127,8 +127,8 @@ MISTAKES = {
     "the emptiest bin leaves": ("ops/pack/bins.py", "i = room.index(min(room))", "i = room.index(max(room))"),
     "positions run over segments": (
         "ops/pack/layout.py",
-        "(ends - lengths).repeat(lengths)).astype",
-        "(np.arange(n * capacity) // capacity * capacity)).astype"),
+        "starts = (np.cumsum(lengths) - lengths).astype(np.int32)",
+        "starts = (np.cumsum(lengths) - lengths).astype(np.int32) // capacity * capacity"),
     "the last target of a document is trained": (
         "ops/targets.py",
         "counts = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)",

@@ -1,6 +1,6 @@
-"""Values between operators, as columns: dense, ragged (Arrow's list layout), or a list of objects.
+"""Values between operators, as columns: dense, ragged (Arrow's list layout), laid out late, or a list of objects.
 
-Which of the three holds a field is a matter of storage only. What an operator or a batch sees of a record is its
+Which of these holds a field is a matter of storage only. What an operator or a batch sees of a record is its
 *row value*, and that never depends on which other records share the micro-batch: otherwise the output would depend on
 micro-batch sizes. Hence `canonical`, applied to every value that Python code hands over, and `MISSING` for a field that
 a record lacks while its neighbours have it.
@@ -9,7 +9,7 @@ a record lacks while its neighbours have it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +23,7 @@ __all__ = [
     "Column",
     "Columns",
     "Dense",
+    "Laid",
     "Objects",
     "Ragged",
     "as_rows",
@@ -87,7 +88,19 @@ class Objects:
     items: list[Any]
 
 
-Column: TypeAlias = Dense | Ragged | Objects
+@dataclass(frozen=True, slots=True, eq=False)
+class Laid:
+    """Records that become arrays only when looked at: `lay` turns n items into one array of shape (n, ...).
+
+    So packed rows are moved, shuffled and dropped without touching a token, and each token is copied once, into the
+    batch. Columns of equal `lay` are joined without laying anything out.
+    """
+
+    items: list[Any]
+    lay: Callable[[list[Any]], Array]
+
+
+Column: TypeAlias = Dense | Ragged | Objects | Laid
 Columns: TypeAlias = Mapping[str, Column]
 
 
@@ -157,7 +170,7 @@ def column_length(column: Column) -> int:
             return len(values)
         case Ragged(_, splits):
             return len(splits) - 1
-        case Objects(items):
+        case Objects(items) | Laid(items):
             return len(items)
 
 
@@ -170,6 +183,8 @@ def row_value(column: Column, i: int) -> Any:
             return values[splits[i] : splits[i + 1]]
         case Objects(items):
             return items[i]
+        case Laid(items, lay):
+            return lay([items[i]])[0]
 
 
 def row_values(column: Column) -> list[Any]:
@@ -181,6 +196,8 @@ def row_values(column: Column) -> list[Any]:
             return list(column.views())
         case Objects(items):
             return items
+        case Laid(items, lay):
+            return list(lay(items)) if items else []
 
 
 def rows_of(columns: Columns, n: int) -> list[dict[str, Any]]:
@@ -223,6 +240,8 @@ def take(column: Column, index: NDArray[np.integer[Any]]) -> Column:
             return Ragged(np.concatenate(parts) if parts else values[:0], out)
         case Objects(items):
             return Objects([items[i] for i in index.tolist()])
+        case Laid(items, lay):
+            return Laid([items[i] for i in index.tolist()], lay)
 
 
 def slice_rows(column: Column, start: int, stop: int) -> Column:
@@ -235,6 +254,8 @@ def slice_rows(column: Column, start: int, stop: int) -> Column:
             return Ragged(values[a:b], splits[start : stop + 1] - a)
         case Objects(items):
             return Objects(items[start:stop])
+        case Laid(items, lay):
+            return Laid(items[start:stop], lay)
 
 
 def concat(parts: Sequence[Column]) -> Column:
@@ -255,6 +276,10 @@ def concat(parts: Sequence[Column]) -> Column:
             splits = [p.splits[1:] - p.splits[0] + o for p, o in zip(ragged, offsets.tolist(), strict=False)]
             values = np.concatenate([p.values[p.splits[0] : p.splits[-1]] for p in ragged])
             return Ragged(values, np.concatenate([np.zeros(1, np.int64), *splits]))
+    if isinstance(first, Laid):
+        laid = [p for p in parts if isinstance(p, Laid) and p.lay == first.lay]
+        if len(laid) == len(parts):
+            return Laid([item for p in laid for item in p.items], first.lay)
     return Objects([value for part in parts for value in row_values(part)])
 
 
@@ -282,6 +307,9 @@ def collate(parts: Sequence[Column]) -> Array:
         a.dtype == arrays[0].dtype and a.shape[1:] == arrays[0].shape[1:] for a in arrays
     ):
         return np.concatenate(arrays)
+    joined = concat(parts) if all(isinstance(p, Laid) for p in parts) else None
+    if isinstance(joined, Laid) and joined.items:
+        return joined.lay(joined.items)
     values = [None if v is MISSING else v for part in parts for v in row_values(part)]
     column = from_values(values)
     if isinstance(column, Dense):

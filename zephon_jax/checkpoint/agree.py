@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from zephon_jax.checkpoint.schema import DatasetMark, LaneSnapshot, PipelineState
 from zephon_jax.errors import CheckpointMismatch
+from zephon_jax.origin import LINEAGE
 
 __all__ = ["require_same_pipeline"]
 
@@ -19,11 +20,12 @@ def require_same_pipeline(
     lanes: Iterable[int],
     every: int | None,
     depth: int,
+    known: bool = False,
 ) -> None:
     """Raise CheckpointMismatch unless the state can continue in this pipeline.
 
     `differences`: how the plans differ, in words. `lanes`: those that this process produces. `every`, `depth`: chunks in
-    a flush epoch and expanding operators of this pipeline.
+    a flush epoch and expanding operators of this pipeline; `known`: it replays from what the state keeps of each sample.
     """
     found: list[str] = []
     if state.lanes_total != lanes_total:
@@ -38,7 +40,7 @@ def require_same_pipeline(
         if missing:
             found.append(f"lanes {missing} are missing from the checkpoint, which has {sorted(state.lanes)}")
     if not found:
-        found += [text for lane in lanes for text in _lane(state.lanes[lane], every, depth)]
+        found += [text for lane in lanes for text in _lane(state.lanes[lane], every, depth, known)]
     if found:
         raise CheckpointMismatch("the checkpoint belongs to another pipeline:\n  " + "\n  ".join(found))
 
@@ -54,8 +56,13 @@ def _datasets(saved: Sequence[DatasetMark], here: Sequence[DatasetMark]) -> list
     ]
 
 
-def _lane(s: LaneSnapshot, every: int | None, depth: int) -> list[str]:
+def _lane(s: LaneSnapshot, every: int | None, depth: int, known: bool) -> list[str]:
     out: list[str] = []
+    if s.chunks and (s.known is not None) != known:
+        out.append(f"lane {s.lane}: what became of the samples in flight is {'not ' if known else ''}in the state")
+    if s.known is not None and s.known.table.shape[0] != LINEAGE + depth:
+        parts = s.known.table.shape[0]
+        out.append(f"lane {s.lane}: samples with {parts} parts of identity, this pipeline has {LINEAGE + depth}")
     if s.cursor is not None and len(s.cursor) != 2 + depth:
         out.append(f"lane {s.lane}: a cursor of {len(s.cursor)} parts, this pipeline has {2 + depth}")
     size = every or 1

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgpack
 import zstandard
 
-from zephon_jax.checkpoint.pointers import pack_chunks, unpack_chunks
+from zephon_jax.checkpoint.pointers import pack_chunks, pack_known, unpack_chunks, unpack_known
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
 from zephon_jax.errors import CheckpointMismatch
 
@@ -52,6 +52,7 @@ def _lane_to_plain(s: LaneSnapshot) -> dict[str, Any]:
         "rows": s.rows,
         "digest": s.digest.to_bytes(16, "little"),
         "skipped_total": s.skipped_total,
+        "known": None if s.known is None else pack_known(s.known),
     }
 
 
@@ -143,6 +144,7 @@ def _lane(entry: Any) -> LaneSnapshot:
         rows=f.integer("rows", 0),
         digest=f.parsed("digest", _digest),
         skipped_total=f.integer("skipped_total", 0),
+        known=None if f.get("known") is None else f.parsed("known", lambda v: unpack_known(v, first, chunks)),
     )
     last = first + len(chunks) - 1
     fits = (

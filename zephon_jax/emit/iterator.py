@@ -191,6 +191,7 @@ class PipelineIterator(Iterator[Any]):
             lanes=self._lanes,
             every=plan.every,
             depth=plan.depth,
+            known=plan.replays_on_lengths,
         )
         rounds = {parsed.lanes[lane].rounds for lane in self._lanes}
         if self._by_round and len(rounds) > 1:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from zephon_jax.checkpoint.schema import LaneSnapshot
 from zephon_jax.columns import MISSING, Objects, collate, row_of, slice_rows
+from zephon_jax.deferred import DEFERRED, Deferred, deferred_of
 from zephon_jax.engine.accumulate import LaneAccumulator
 from zephon_jax.engine.lane import ReplayFilter
 from zephon_jax.engine.receipts import Admission, Receipt
+from zephon_jax.engine.replay import Loader, Replayed, deferred_batch, known_of
 from zephon_jax.engine.tasks import Counted, StepFailed, run_steps
 from zephon_jax.errors import ContractViolation, DataError, WorkerError, ZephonError
 from zephon_jax.metrics.counters import PipelineCounts
@@ -34,9 +36,9 @@ __all__ = ["HostBatch", "LaneChain", "StageRunner"]
 HostBatch: TypeAlias = dict[str, Any]
 """One lane's batch: field → array of shape (rows, ...); without a batch operator, one record: field → value."""
 
-Item: TypeAlias = MicroBatch | Flush | Exhausted
+Item: TypeAlias = MicroBatch | Replayed | Flush | Exhausted
 StageRunner: TypeAlias = Callable[
-    [Callable[[MicroBatch], Counted], Iterator[Item]], Iterator[Counted | Flush | Exhausted]
+    [Callable[[MicroBatch], Counted], Iterator[Item]], Iterator[Counted | Replayed | Flush | Exhausted]
 ]
 """Applies a task to micro-batches in order, passing control on: `map_inline`, or `map_ordered` on some executor."""
 
@@ -78,6 +80,14 @@ class LaneChain:
         self._finished = 0
         self._rows_since_mark = False
         self._patience = self._two_passes()
+        self._deferring = self._snapshot is not None and self._snapshot.known is not None
+        self._loader = Loader(
+            lane,
+            plan.depth,
+            plan.options.micro_batch_records,
+            self._works,
+            lambda batches: self._run_first(plan.stages[0], run_stage, batches),
+        )
         items: Iterator[Item] = self._feed()
         for stage in plan.stages:
             items = self._stateless(stage, run_stage, items) if stage.stateless else self._accumulate(stage, items)
@@ -95,19 +105,31 @@ class LaneChain:
             skipped = {c: [o for at, o in s.skipped if at == c] for c in {at for at, _ in s.skipped}}
             for chunk, work in enumerate(s.chunks, s.first):
                 self._counts.chunks_replayed += 1
-                yield from self._feed_chunk(chunk, work, skipped.get(chunk, []))
+                yield from self._feed_chunk(chunk, work, skipped.get(chunk, []), self._known_offsets(s, chunk, work))
             chunk = s.next_chunk
         while (work := self._source.next_chunk()) is not None:
             self._receipt.admitted.append(Admission(chunk, work, self._source.state_dict()))
             self._counts.chunks_drawn += 1
-            yield from self._feed_chunk(chunk, work, [])
+            yield from self._feed_chunk(chunk, work, [], 0)
             chunk += 1
         yield Exhausted()
 
-    def _feed_chunk(self, chunk: int, work: WorkChunk, skipped: list[int]) -> Iterator[Item]:
+    @staticmethod
+    def _known_offsets(s: LaneSnapshot, chunk: int, work: WorkChunk) -> int:
+        """How many samples of this chunk need not be read to know what became of them."""
+        if s.known is None:
+            return 0
+        return len(work) if chunk < s.next_chunk - 1 else s.high_offset + 1
+
+    def _feed_chunk(self, chunk: int, work: WorkChunk, skipped: list[int], known: int) -> Iterator[Item]:
         self._works[chunk] = work
         size, depth = self._plan.options.micro_batch_records, self._plan.depth
-        for start in range(0, len(work), size):
+        if known:
+            assert self._snapshot is not None
+            assert self._snapshot.known is not None
+            self._fed += known
+            yield Replayed(deferred_batch(self._lane, self._snapshot.known, chunk, np.arange(known)))
+        for start in range(known, len(work), size):
             offsets = np.arange(start, min(start + size, len(work)))
             closed = no_contributors(depth)
             if skipped:  # decided before the checkpoint; never again (rule F4)
@@ -129,16 +151,28 @@ class LaneChain:
         def task(batch: MicroBatch) -> Counted:
             return run_steps(stage.steps, batch)
 
+        learn = stage is self._plan.stages[0] and self._plan.replays_on_lengths
         for result in run_stage(task, items):
+            if isinstance(result, Replayed):
+                yield result.batch
+                continue
             if isinstance(result, (Flush, Exhausted)):
                 yield result
                 continue
             batch, counts = result
+            if learn and (known := known_of(batch, self._plan.keeps_lengths)) is not None:
+                self._receipt.known.append(known)
             for counter, (n_in, n_out, finished) in zip(counters, counts, strict=True):
                 counter.records_in += n_in
                 counter.records_out += n_out
                 counter.finished += finished
             yield batch
+
+    @staticmethod
+    def _run_first(stage: Stage, run_stage: StageRunner, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        for result in run_stage(lambda batch: run_steps(stage.steps, batch), batches):
+            assert not isinstance(result, (Replayed, Flush, Exhausted))
+            yield result[0]
 
     def _accumulate(self, stage: Stage, items: Iterator[Item]) -> Iterator[Item]:
         (step,) = stage.steps
@@ -168,6 +202,7 @@ class LaneChain:
                         self._take_in(item)
                     case Flush(boundary):
                         self._marks.append((self._rows_in, boundary))
+                        self._deferring = False  # what was replayed has left every accumulator
                         self._watch_epoch()
                     case Exhausted():
                         self._filter.at_end()
@@ -195,8 +230,25 @@ class LaneChain:
             self._receipt.closed.append(batch.origin.slice(0, n).table)
         self._watch_records(batch)
         if len(batch) > n:
+            if self._deferring:
+                batch, n = self._with_payload(batch.slice(n, len(batch))), 0
             self._parts.append(_Part(batch, n))
             self._rows_in += len(batch) - n
+
+    def _with_payload(self, batch: MicroBatch) -> MicroBatch:
+        """Rows that are still to be delivered, with what a replay on lengths has not read."""
+        self._counts.samples_loaded += self._loader.load(deferred_of(batch.columns))
+        handles = batch.columns.get(DEFERRED)
+        if not isinstance(handles, Objects):
+            return batch
+        rows = batch.rows()
+        for i, handle in enumerate(handles.items):
+            if isinstance(handle, Deferred):
+                assert handle.row is not None
+                rows[i] = dict(handle.row)
+            else:
+                rows[i].pop(DEFERRED, None)
+        return batch.with_rows(rows)
 
     def _watch_records(self, batch: MicroBatch) -> None:
         """Without accumulators every sample comes out or is finished at once."""

@@ -42,9 +42,8 @@ class Engine:
         self._pool: ThreadPoolExecutor | None = None
 
     def _new_books(self, lane: int, snapshot: LaneSnapshot | None) -> LaneBooks:
-        return LaneBooks(
-            lane, self._plan.every, self._sources[lane].state_dict(), snapshot, self._plan.options.max_skipped
-        )
+        source, plan = self._sources[lane].state_dict(), self._plan
+        return LaneBooks(lane, plan.every, source, snapshot, plan.options.max_skipped, plan.replays_on_lengths)
 
     # -- the consumer's side ---------------------------------------------------------------------------------------
     @property

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zephon_jax.checkpoint.schema import LaneSnapshot
+from zephon_jax.checkpoint.schema import Known, LaneSnapshot
 from zephon_jax.engine.fingerprint import MODULUS, rows_digest
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.errors import ContractViolation, DataError
@@ -42,6 +42,8 @@ class _Epoch:
     bases: list[int] = field(default_factory=lambda: [0])  # chunk start + i holds flat offsets bases[i] to bases[i + 1]
     balance: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
     closed: np.ndarray[tuple[int], np.dtype[np.bool_]] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    known: list[Known] = field(default_factory=list[Known])
 
     def admit(self, work: WorkChunk, source: SourceState | None) -> None:
         n = len(work)
@@ -91,8 +93,8 @@ def _surplus(balance: int) -> str:
 class LaneBooks:
     """Applies receipts in order; gives the snapshot of the cut at any time.
 
-    `epoch_chunks` is the number of chunks in a flush epoch, or None for a monotone pipeline. Used by the consumer's
-    thread only.
+    `epoch_chunks` is the number of chunks in a flush epoch, or None for a monotone pipeline; `keeps_known`: snapshots hold
+    what the stateless operators made of the samples. Used by the consumer's thread only.
     """
 
     def __init__(
@@ -102,12 +104,13 @@ class LaneBooks:
         source: SourceState,
         snapshot: LaneSnapshot | None = None,
         max_skipped: int | None = None,
+        keeps_known: bool = False,
     ):
         self.lane, self.monotone, self.every = lane, epoch_chunks is None, epoch_chunks or 1
         self._epochs: dict[int, _Epoch] = {}
         self._top = -1  # T
         self._source = source
-        self._max_skipped = max_skipped
+        self._max_skipped, self._keeps_known = max_skipped, keeps_known
         self.delivered, self.cursor, self._high_offset = 0, None, -1
         self.rounds, self.rows, self.digest, self.skipped_total = 0, 0, 0, 0
         self._skipped: set[tuple[int, int]] = set()  # of chunks that a snapshot may still keep
@@ -122,12 +125,16 @@ class LaneBooks:
         self._top = s.next_chunk - 1
         for chunk, work in enumerate(s.chunks, s.first):
             self._admit(chunk, work, s.source if chunk == self._top else None)
+        if s.known is not None and s.chunks:
+            self._epochs[self._top // self.every].known.append(s.known)
 
     # -- receipts --------------------------------------------------------------------------------------------------
     def settle(self, receipt: Receipt, *, rounds: int = 0) -> None:
         """Apply what a delivery settles; `rounds` is 1 if it carried a batch."""
         for chunk, work, source in receipt.admitted:
             self._admit(chunk, work, source)
+        for known in receipt.known:
+            self._epochs[int(known.table[CHUNK, 0]) // self.every].known.append(known)
         touched: set[int] = set()
         for table in receipt.closed:
             touched |= self._finish(table)
@@ -273,8 +280,18 @@ class LaneBooks:
         skipped = sorted(at for at in self._skipped if first <= at[0] and at < (top, self._high_offset))
         return LaneSnapshot(
             self.lane, first, chunks, tuple(skipped), boundaries, source, self.delivered, self.cursor,
-            self._high_offset, self.rounds, self.rows, self.digest, self.skipped_total,
+            self._high_offset, self.rounds, self.rows, self.digest, self.skipped_total, self._known(),
         )  # fmt: skip
+
+    def _known(self) -> Known | None:
+        """What is known of the samples up to the highest delivered one: all of them, since a lane keeps its order."""
+        if self._top < 0 or not self._keeps_known:
+            return None
+        parts = self._epochs[self._top // self.every].known
+        table = np.concatenate([p.table for p in parts], axis=1)
+        below = (table[CHUNK] < self._top) | ((table[CHUNK] == self._top) & (table[OFFSET] <= self._high_offset))
+        lengths = [p.lengths for p in parts if p.lengths is not None]
+        return Known(table[:, below], np.concatenate(lengths)[below] if lengths else None)
 
 
 @dataclass(slots=True)

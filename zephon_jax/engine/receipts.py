@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from zephon_jax.checkpoint.schema import Known
 from zephon_jax.origin import Origin
 from zephon_jax.types import Int32s, SourceState, WorkChunk
 
@@ -29,7 +30,8 @@ class Receipt:
     """What one delivery settles.
 
     `rows`: identity of the delivered rows, in order. `closed` and `skipped`: contributors finished without a row, and
-    (2, k) samples skipped as unreadable. `boundary`: the highest sentinel that came out behind these rows.
+    (2, k) samples skipped as unreadable. `boundary`: the highest sentinel that came out behind these rows. `known`: what
+    became of samples that went through the stateless operators, where a replay can use it.
     """
 
     admitted: list[Admission] = field(default_factory=list[Admission])
@@ -37,6 +39,7 @@ class Receipt:
     closed: list[Int32s] = field(default_factory=list[Int32s])
     skipped: list[Int32s] = field(default_factory=list[Int32s])
     boundary: int | None = None
+    known: list[Known] = field(default_factory=list[Known])
 
     @property
     def bulk(self) -> int:

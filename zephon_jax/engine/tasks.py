@@ -42,6 +42,10 @@ def run_steps(steps: Sequence[Step], batch: MicroBatch) -> Counted:
         except Exception as error:
             raise StepFailed(op.name, None) from error
         check_result(op.name, given.lane, out)
+        if out.origin.splits is not None and given.origin.splits is None:
+            raise ContractViolation(
+                f"{op.name}, lane {given.lane}: groups records; only an Accumulator may", operator=op.name
+            )
         if (text := broken_law(given.weight(), out.weight())) is not None:
             raise ContractViolation(
                 f"{op.name}, lane {given.lane}: {text} in a micro-batch of {len(given)} records from "

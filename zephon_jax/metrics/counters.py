@@ -25,4 +25,6 @@ class PipelineCounts:
     chunks_replayed: int = 0
     chunks_drawn: int = 0
     samples_fed: int = 0
+    samples_loaded: int = 0
+    """Read again by a replay on lengths, for rows still to be delivered."""
     rows_replayed: int = 0

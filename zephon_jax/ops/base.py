@@ -43,11 +43,16 @@ class OpTraits:
             operators before `batch` say so, a watermark is enough to evict chunks; else flush epochs are needed.
         expands: A record may become several (`MicroBatch.repeat`); gives the operator a child index in every cursor.
         buffer_records: The largest number of samples that an accumulator holds; decides how often to flush.
+        replays_on_lengths: An accumulator whose decisions need nothing of a record but its identity and the length of
+            its tokens. If all accumulators say so, a restore repeats decisions without reading what was delivered.
+        uses_lengths: Its decisions do need that length, so checkpoints keep it.
     """
 
     preserves_cursor_order: bool = True
     expands: bool = False
     buffer_records: int = 0
+    replays_on_lengths: bool = False
+    uses_lengths: bool = False
 
 
 class Operator(abc.ABC):  # noqa: B024 - what is abstract differs between the three kinds

@@ -8,14 +8,14 @@ result does not depend on how the stream is cut into micro-batches, and each den
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_jax.columns import MISSING, Column, Columns, Dense, Objects, from_values, row_values
+from zephon_jax.columns import MISSING, Column, Columns, Dense, Laid, Objects, from_values, row_values
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import Accumulator, OpTraits
@@ -27,54 +27,73 @@ __all__ = ["Shuffle"]
 
 
 class _Slots:
-    """One field's values in the buffer: an array written in place while all values are alike, else a list."""
+    """One field's values in the buffer: an array written in place while all values are alike, else a list.
+
+    Rows that are laid out late stay so: the list then holds their items, and `lay` is how they become arrays.
+    """
 
     def __init__(self, size: int, count: int):
         self._size = size
         self._dense: NDArray[Any] | None = None
         self._list: list[Any] = [MISSING] * count
-
-    def _fits(self, column: Column) -> bool:
-        held = self._dense
-        return (
-            held is not None
-            and isinstance(column, Dense)
-            and column.values.dtype == held.dtype
-            and column.values.shape[1:] == held.shape[1:]
-        )
+        self._lay: Callable[[list[Any]], NDArray[Any]] | None = None
 
     def exchange(self, column: Column, count: int, slot: Int64s, plan: _Exchange) -> Column:
         """Append the first newcomers to `count` held values, then exchange the rest at `slot`; the values that leave."""
-        fill = plan.fill
-        if self._dense is None and not count and isinstance(column, Dense):
+        if not count:
+            self._begin(column)
+        if self._dense is not None and isinstance(column, Dense) and _alike(column.values, self._dense):
+            return self._exchange_dense(self._dense, column.values, count, slot, plan)
+        if isinstance(column, Laid) and self._lay == column.lay:
+            return Laid(self._exchange_list(column.items, slot, plan), column.lay)
+        self._as_values(count)
+        # Copies, or a view of one record keeps the block that it was read with alive.
+        values = [v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)]
+        return from_values(self._exchange_list(values, slot, plan))
+
+    def _begin(self, column: Column) -> None:
+        if isinstance(column, Dense):
             self._dense = np.empty((self._size, *column.values.shape[1:]), column.values.dtype)
-            self._list = []
-        if self._fits(column):
-            assert self._dense is not None and isinstance(column, Dense)
-            self._dense[count : count + fill] = column.values[:fill]
-            new = column.values[fill:]
-            out = self._dense.take(slot, axis=0)  # right but for the few that drew a slot of this micro-batch
-            out[plan.late] = new[plan.before]
-            self._dense[slot[plan.final]] = new[plan.final]
-            return Dense(out)
-        if self._dense is not None:  # stored differently from now on: the row values stay the same
+        elif isinstance(column, Laid):
+            self._lay = column.lay
+
+    def _as_values(self, count: int) -> None:
+        """Hold row values from now on: stored differently, they stay the same."""
+        if self._dense is not None:
             self._list, self._dense = list(self._dense[:count].copy()), None
-        values = [
-            v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)
-        ]  # or a view keeps its block alive
+        if self._lay is not None:
+            self._list, self._lay = row_values(Laid(self._list, self._lay)), None
+
+    @staticmethod
+    def _exchange_dense(held: NDArray[Any], values: NDArray[Any], count: int, slot: Int64s, plan: _Exchange) -> Column:
+        fill = plan.fill
+        held[count : count + fill] = values[:fill]
+        new = values[fill:]
+        out = held.take(slot, axis=0)  # right but for the few that drew a slot of this micro-batch
+        out[plan.late] = new[plan.before]
+        held[slot[plan.final]] = new[plan.final]
+        return Dense(out)
+
+    def _exchange_list(self, values: list[Any], slot: Int64s, plan: _Exchange) -> list[Any]:
         held = self._list
-        held.extend(values[:fill])
-        new, out = values[fill:], [held[s] for s in slot.tolist()]
+        held.extend(values[: plan.fill])
+        new, out = values[plan.fill :], [held[s] for s in slot.tolist()]
         for t, b in zip(plan.late.tolist(), plan.before.tolist(), strict=True):
             out[t] = new[b]
         for t in plan.final.tolist():
             held[int(slot[t])] = new[t]
-        return from_values(out)
+        return out
 
     def column(self, order: Int64s) -> Column:
+        """The values held, in this order."""
         if self._dense is not None:
             return Dense(self._dense.take(order, axis=0))
-        return from_values([self._list[i] for i in order.tolist()])
+        values = [self._list[i] for i in order.tolist()]
+        return from_values(values) if self._lay is None else Laid(values, self._lay)
+
+
+def _alike(values: NDArray[Any], held: NDArray[Any]) -> bool:
+    return values.dtype == held.dtype and values.shape[1:] == held.shape[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +130,7 @@ class Shuffle(Accumulator[_State]):
         if not 1 <= buffer_size < 2**31:
             raise ConfigurationError(f"shuffle(buffer_size={buffer_size}) must be at least 1 and below 2**31")
         self._size, self._seed = buffer_size, seed
-        self.traits = OpTraits(preserves_cursor_order=False, buffer_records=buffer_size)
+        self.traits = OpTraits(preserves_cursor_order=False, buffer_records=buffer_size, replays_on_lengths=True)
         self.name = f"shuffle({buffer_size})"
 
     def identity(self) -> Mapping[str, Any]:

@@ -47,6 +47,8 @@ class Plan:
     `every`: chunks in a flush epoch, None for a monotone pipeline. `depth`: number of expanding operators.
     `rows_per_lane`: R, or None without a batch operator (then records are delivered one by one). `identity`: plain
     values that a checkpoint of this pipeline must equal. `strategy`: why this eviction strategy, in words.
+    `replays_on_lengths`: checkpoints keep what the stateless operators made of each sample in flight, so that a restore
+    reads only what is still to be delivered; `keeps_lengths`: with the lengths of tokens.
     """
 
     work: WorkSource
@@ -60,6 +62,8 @@ class Plan:
     options: Options
     identity: Mapping[str, Any]
     strategy: str
+    replays_on_lengths: bool
+    keeps_lengths: bool
     notes: tuple[str, ...]
 
     @property
@@ -89,10 +93,13 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
         "flush_every_k_chunks": every or 0,
         "on_data_error": options.on_data_error,
     }
+    stages = _stages(steps)
+    # The first stage begins with fetch, so it is stateless; behind it there may be only such accumulators.
+    lengths_only = all(not s.stateless and s.steps[0].op.traits.replays_on_lengths for s in stages[1:])
     return Plan(
         work=work,
         lanes=lanes,
-        stages=_stages(steps),
+        stages=stages,
         batch=batch,
         rows_per_lane=None if batch is None else batch.rows_per_lane(lanes),
         after_batch=after,
@@ -101,6 +108,8 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
         options=options,
         identity=identity,
         strategy=strategy,
+        replays_on_lengths=lengths_only,
+        keeps_lengths=lengths_only and any(s.steps[0].op.traits.uses_lengths for s in stages[1:]),
         notes=notes,
     )
 

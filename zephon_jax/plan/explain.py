@@ -27,6 +27,7 @@ def explain_plan(plan: Plan, workers: int) -> str:
         f"Pipeline: {plan.lanes} lanes, {_rows(plan)}",
         f"Work: {_describe(plan.work)}",
         f"Eviction: {plan.strategy}, {flush}",
+        f"Replay: {_replay(plan)}",
         f"On broken data: {o.on_data_error}",
         *(f"Note: {note}" for note in plan.notes),
     ]
@@ -57,6 +58,12 @@ def filter_name(plan: Plan) -> str:
     last: Stage = plan.stages[-1]
     op: Operator = last.steps[-1].op
     return f"{op.name}_replay_filter"
+
+
+def _replay(plan: Plan) -> str:
+    if not plan.replays_on_lengths:
+        return "in full (a stateless operator stands behind an accumulator, or an accumulator needs payloads)"
+    return f"on {'lengths' if plan.keeps_lengths else 'identities'}; only records still to be delivered are read again"
 
 
 def _rows(plan: Plan) -> str:

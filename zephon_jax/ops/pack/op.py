@@ -6,22 +6,25 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from zephon_jax.columns import Ragged
+from zephon_jax.columns import Objects, take
+from zephon_jax.deferred import DEFERRED, Deferred, Piece
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.ops.pack.bins import Bins, Leaving, first_fit
-from zephon_jax.ops.pack.layout import lay_out
-from zephon_jax.ops.split import cut_lists
+from zephon_jax.ops.pack.layout import PackedRow, laid_columns
 from zephon_jax.origin import Origin
-from zephon_jax.types import Int32s, LaneContext
+from zephon_jax.types import Int32s, Int64s, LaneContext
 
 __all__ = ["Pack"]
+
+Part: TypeAlias = Int32s | Piece
+"""A piece's tokens, or what stands in for them in a replay."""
 
 _OVERLONG: Final = ("split", "truncate", "drop", "error")
 
@@ -31,7 +34,7 @@ class _State:
     """Pieces 0, 1, 2, … that are in open bins, among them at most twice as many that have left."""
 
     bins: Bins
-    parts: list[Int32s] = field(default_factory=list[Int32s])
+    parts: list[Part] = field(default_factory=list[Part])
     origin: Origin | None = None
     open: int = 0
     template: MicroBatch | None = None
@@ -55,7 +58,13 @@ class Pack(Accumulator[_State]):
         if on_overlong not in _OVERLONG:
             raise ConfigurationError(f"pack(on_overlong={on_overlong!r}) must be one of {list(_OVERLONG)}")
         self._capacity, self._num_bins, self._on_overlong = max_length, num_bins, on_overlong
-        self.traits = OpTraits(preserves_cursor_order=False, expands=on_overlong == "split", buffer_records=num_bins)
+        self.traits = OpTraits(
+            preserves_cursor_order=False,
+            expands=on_overlong == "split",
+            buffer_records=num_bins,
+            replays_on_lengths=True,
+            uses_lengths=True,
+        )
         self.name = f"pack({max_length})"
         self._warned = False
 
@@ -71,11 +80,11 @@ class Pack(Accumulator[_State]):
     def push(self, state: _State, batch: MicroBatch) -> MicroBatch:
         if not len(batch):
             return batch
-        batch, pieces = self._fitting(batch)
+        batch, parts, lengths = self._fitting(batch)
         state.template = batch.slice(0, 0)
         first = len(state.parts)
-        leaving = state.bins.push(pieces.lengths.tolist(), first)
-        state.parts += pieces.views()
+        leaving = state.bins.push(lengths.tolist(), first)
+        state.parts += parts
         state.origin = batch.origin if state.origin is None else Origin.concat([state.origin, batch.origin])
         state.open += len(state.parts) - first - sum(map(len, leaving[0]))
         out = self._rows(state, leaving)
@@ -86,34 +95,50 @@ class Pack(Accumulator[_State]):
     def flush(self, state: _State) -> MicroBatch | None:
         return self._rows(state, state.bins.flush())
 
-    def _fitting(self, batch: MicroBatch) -> tuple[MicroBatch, Ragged]:
-        """The records cut, shortened or dropped so that each has 1 to `max_length` tokens."""
-        lists = int32_ragged(field_of(batch, "tokens", self.name), self.name, "tokens")
-        if len(batch.columns) > 1 and not self._warned:
-            self._warned = True
-            others = sorted(set(batch.columns) - {"tokens"})
-            warnings.warn(f"{self.name} drops the fields {others}, which cannot be packed", stacklevel=2)
-        lengths = lists.lengths
-        over = lengths > self._capacity
+    def _fitting(self, batch: MicroBatch) -> tuple[MicroBatch, list[Part], Int64s]:
+        """The records cut, shortened or dropped so that each has 1 to `max_length` tokens; their tokens, and how many."""
+        parts, lengths = self._parts(batch)
+        size = self._capacity
+        over = lengths > size
         if over.any() and self._on_overlong == "error":
             i = int(np.flatnonzero(over)[0])
             raise RecordFailure(i) from DataError(
                 f"{self.name}: a record has {int(lengths[i])} tokens; split it, or pass on_overlong='split', 'truncate' or 'drop'"
             )
-        batch = batch.with_columns({"tokens": lists})
         keep = (lengths > 0) & ~over if self._on_overlong == "drop" else lengths > 0
-        batch = batch.keep(keep)
-        lists = batch.columns["tokens"]
-        assert isinstance(lists, Ragged)
-        if over.any() and self._on_overlong == "split":
-            counts, lists = cut_lists(lists, self._capacity)
-            batch = batch.repeat(counts, {"tokens": lists})
-        elif over.any() and self._on_overlong == "truncate":
-            views = [v[: self._capacity] for v in lists.views()]
-            lists = Ragged(np.concatenate(views), np.cumsum([0, *map(len, views)], dtype=np.int64))
-        elif self._on_overlong == "split":  # same identity whether or not a neighbour was cut
-            batch = batch.repeat(np.ones(len(batch), np.int64), {"tokens": lists})
-        return batch, lists
+        batch = batch.with_columns({}).keep(keep)
+        parts, lengths, over = [parts[i] for i in np.flatnonzero(keep).tolist()], lengths[keep], over[keep]
+        if self._on_overlong == "split":
+            counts = -(-lengths // size)
+            child = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            if over.any():
+                parts = _cut(parts, np.flatnonzero(over).tolist(), counts.tolist(), size)
+            lengths = np.minimum(np.repeat(lengths, counts) - child * size, size)
+            batch = batch.repeat(counts, {})
+        elif over.any():  # "truncate"
+            parts = [_span(part, 0, min(size, len(part))) for part in parts]
+            lengths = np.minimum(lengths, size)
+        return batch, parts, lengths
+
+    def _parts(self, batch: MicroBatch) -> tuple[list[Part], Int64s]:
+        """Each record's tokens, and how many; those of a replay may not have been read."""
+        handles = batch.columns.get(DEFERRED)
+        if not isinstance(handles, Objects):
+            self._warn_once(set(batch.columns) - {"tokens"})
+            lists = int32_ragged(field_of(batch, "tokens", self.name), self.name, "tokens")
+            return list(lists.views()), lists.lengths
+        parts: list[Any] = [Piece(h, 0, h.length) if isinstance(h, Deferred) else None for h in handles.items]
+        read = np.flatnonzero([part is None for part in parts])
+        if len(read):
+            tokens = take(batch.columns["tokens"], read)
+            for i, view in zip(read.tolist(), int32_ragged(tokens, self.name, "tokens").views(), strict=True):
+                parts[i] = view
+        return parts, np.array([len(part) for part in parts], np.int64)
+
+    def _warn_once(self, dropped: set[str]) -> None:
+        if dropped and not self._warned:
+            self._warned = True
+            warnings.warn(f"{self.name} drops the fields {sorted(dropped)}, which cannot be packed", stacklevel=2)
 
     def _rows(self, state: _State, leaving: Leaving) -> MicroBatch | None:
         rows, room = leaving
@@ -121,12 +146,35 @@ class Pack(Accumulator[_State]):
             return None
         pieces = np.array(list(chain.from_iterable(rows)), np.int64)
         splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        columns = lay_out([[state.parts[p] for p in row] for row in rows], room, self._capacity)
+        packed: list[PackedRow] = []
+        for row, left in zip(rows, room, strict=True):
+            parts = [state.parts[p] for p in row]
+            packed.append(PackedRow(parts, [len(part) for part in parts], left))
+        columns = laid_columns(packed, self._capacity)
         return replace(state.template, columns=columns, origin=state.origin.take(pieces).group(splits))
 
     def _carry(self, state: _State) -> None:
         """Keep what is in open bins. Views are copied, or one of them would keep its whole block alive."""
         assert state.origin is not None
         index = state.bins.renumber()
-        state.parts = [p if p.base is None else p.copy() for p in map(state.parts.__getitem__, index)]
+        state.parts = [_detached(state.parts[i]) for i in index]
         state.origin = state.origin.take(np.array(index, np.int64))
+
+
+def _span(part: Part, start: int, stop: int) -> Part:
+    return part.cut(start, stop) if isinstance(part, Piece) else part[start:stop]
+
+
+def _cut(parts: list[Part], long: list[int], counts: list[int], size: int) -> list[Part]:
+    """Cut the parts numbered in `long` into pieces of `size`. Python touches only these."""
+    out: list[Part] = []
+    at = 0
+    for i in long:
+        out += parts[at:i]
+        out += [_span(parts[i], k * size, min((k + 1) * size, len(parts[i]))) for k in range(counts[i])]
+        at = i + 1
+    return out + parts[at:]
+
+
+def _detached(part: Part) -> Part:
+    return part if isinstance(part, Piece) or part.base is None else part.copy()
