@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon_jax.errors import DataError
 from zephon_jax.types import Int64s
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "concat",
     "concat_columns",
     "from_values",
+    "named_fields",
     "row_of",
     "row_value",
     "row_values",
@@ -113,7 +115,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (str, bytes, np.generic)) or value is None:
         return value  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, np.ndarray):
-        return value[()] if value.ndim == 0 else value  # pyright: ignore[reportUnknownVariableType]
+        return _canonical_array(value)
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, int):
@@ -123,8 +125,15 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return _canonical_sequence(value)  # pyright: ignore[reportUnknownArgumentType]
     if hasattr(value, "__array__"):
-        return np.asarray(value)
+        return _canonical_array(np.asarray(value))
     return value
+
+
+def _canonical_array(array: Array) -> Any:
+    """Native byte order, and scalars as scalars: what NumPy makes of either when it stacks arrays."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array[()] if array.ndim == 0 else array
 
 
 def _canonical_sequence(value: Sequence[Any]) -> Any:
@@ -136,7 +145,15 @@ def _canonical_sequence(value: Sequence[Any]) -> Any:
         array = np.asarray(value)
     except (ValueError, OverflowError):  # unequal lengths inside, or integers beyond 64 bits
         return value
+    if array.dtype.kind == "f" and _holds_wide_integer(value):  # NumPy would round them to floats
+        return value
     return array if array.dtype.kind in "biufc" else value
+
+
+def _holds_wide_integer(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_wide_integer(v) for v in value)
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def from_values(values: list[Any]) -> Column:
@@ -201,8 +218,8 @@ def row_values(column: Column) -> list[Any]:
 
 
 def rows_of(columns: Columns, n: int) -> list[dict[str, Any]]:
-    """The n records as dicts, each without the fields it lacks."""
-    names = list(columns)
+    """The n records as dicts, each without the fields it lacks; fields in the order of their names, not of neighbours'."""
+    names = sorted(columns)
     if not names:
         return [{} for _ in range(n)]
     lists = [row_values(columns[name]) for name in names]
@@ -216,8 +233,8 @@ def rows_of(columns: Columns, n: int) -> list[dict[str, Any]]:
 
 
 def row_of(columns: Columns, i: int) -> dict[str, Any]:
-    """Record i as a dict, without the fields it lacks."""
-    row = {name: row_value(column, i) for name, column in columns.items()}
+    """Record i as a dict, as `rows_of` gives it."""
+    row = {name: row_value(columns[name], i) for name in sorted(columns)}
     return {name: value for name, value in row.items() if value is not MISSING}
 
 
@@ -321,5 +338,13 @@ def collate(parts: Sequence[Column]) -> Array:
 
 
 def as_rows(values: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Samples as dicts: a bare array, str or number becomes `{"value": ...}`."""
-    return [value if isinstance(value, Mapping) else {"value": value} for value in values]
+    """Samples as dicts: a bare array, str or number becomes `{"value": ...}`. Raises DataError if a field's name is no str."""
+    return [named_fields(value) if isinstance(value, Mapping) else {"value": value} for value in values]
+
+
+def named_fields(row: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The record itself, once every field is known to have a text for a name."""
+    for name in row:
+        if not isinstance(name, str):
+            raise DataError(f"the names of a record's fields must be str, got {name!r}")
+    return row

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_jax.columns import Column, column_length, columns_from_rows, concat_columns, rows_of, slice_rows, take
+from zephon_jax.errors import ContractViolation
 from zephon_jax.origin import Origin, Weight, no_contributors, weight_of
 from zephon_jax.types import Int32s, Int64s
 
@@ -27,7 +28,7 @@ class MicroBatch:
     `columns`: field name → column of n records. `origin`: their identity. `closed`: contributors finished on the way
     without a record (tombstones); it travels along and may overtake records. `skipped` (2, k): chunk and offset of
     samples skipped as unreadable, a subset of `closed`. `level`: the lineage index that `repeat` numbers children at,
-    set by the engine for each operator that expands.
+    set by the engine for each operator that expands, and -1 for the others.
     """
 
     lane: int
@@ -88,6 +89,8 @@ class MicroBatch:
 
     def repeat(self, counts: NDArray[np.integer[Any]], columns: Mapping[str, Column] | None = None) -> MicroBatch:
         """Record i becomes counts[i] children, in place; 0 finishes it. Fields are copied to each child, or given."""
+        if self.level < 0:
+            raise ContractViolation("repeat() needs OpTraits(expands=True), or the children would have no identity")
         origin, dropped = self.origin.repeat(counts, self.level)
         if columns is None:
             index = np.repeat(np.arange(len(self)), counts)

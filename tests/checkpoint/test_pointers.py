@@ -211,7 +211,6 @@ except ValueError:
 """
 
 
-@pytest.mark.xfail(strict=True, reason="counts whose sum wraps to the right one crash the interpreter in np.repeat")
 def test_counts_whose_sum_wraps_are_refused():
     """2 * (2**63 - 1) + 7 is 5 modulo 2**64. In a process of its own, since it dies by a segmentation fault."""
     root = pathlib.Path(__file__).parents[2]
@@ -219,7 +218,6 @@ def test_counts_whose_sum_wraps_are_refused():
     assert (done.returncode, done.stdout) == (0, "refused\n")
 
 
-@pytest.mark.xfail(strict=True, reason="arrays of the claimed number of pointers are made before the claim is checked")
 @pytest.mark.parametrize(
     "runs",
     [[[ints(), ints(), ints()]], [[ints(0), ints(0), ints(2)]], []],

@@ -166,7 +166,6 @@ def test_an_object_with_the_method_works_as_well_under_a_name():
     assert Filter(Transform(), name="large").process(batch_of(rows)).rows() == [{"n": 2}]
 
 
-@pytest.mark.xfail(strict=True, reason="an object with map() or filter() is refused unless name= is given")
 def test_an_object_with_the_method_is_named_after_its_class():
     assert Map(Transform()).identity() == {"op": "map", "function": "Transform"}
     assert Filter(Transform()).identity() == {"op": "filter", "function": "Transform"}

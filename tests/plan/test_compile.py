@@ -301,7 +301,6 @@ def test_names_that_occur_twice_are_numbered():
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="operators of one name share one counter, so that records count twice")
 def test_operators_of_one_name_are_counted_apart():
     p = zj.Pipeline(work(n=6)).filter(lambda r: r["value"] > 0).filter(lambda r: r["value"] > 2).batch(1)
     with iter(p.options(executor="inline")) as it:
@@ -319,9 +318,6 @@ class Undeclared(zj.RecordOperator):
         return batch.repeat(np.full(len(batch), 2))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="repeat() without expands=True raises IndexError, or takes the next operator's index"
-)
 @pytest.mark.parametrize("after", [(), (Map(lambda r: {"tokens": [1, 2, 3]}, name="t"), Split(2))], ids=len)
 def test_expanding_without_declaring_it_breaks_the_contract(after):
     p = zj.Pipeline(work(n=6)).apply(Undeclared())
@@ -352,6 +348,7 @@ def test_the_whole_of_an_explanation():
         "Pipeline: 4 lanes, 2 rows per lane and round, 8 rows per step",
         "Work: d 100.000% of 600 samples in 1 shards | shards shuffled, seed 0 | 600 draws, chunks of 4",
         "Eviction: epoch (records are kept or reordered by shuffle(20), pack(16)), flush every 20 chunks",
+        "Replay: on lengths; only records still to be delivered are read again",
         "On broken data: raise",
         "Stage[0] place=local runner=threads cap=4 mode=microbatches records=64",
         "  fetch@p4 -[in_q=4]-> map(text)@p4 -[in_q=4]-> tokenize(letters)@p4",

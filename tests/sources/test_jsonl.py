@@ -169,9 +169,6 @@ def test_a_line_nested_too_deeply_names_file_and_line(write):
     assert str(broken_line(path, 1)).startswith(f"{path}, line 2: ")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a file that was cut since it was indexed reads as broken JSON, which may be skipped"
-)
 def test_a_file_that_shrank_is_an_error_of_storage(write):
     path = write('{"v": 1}\n{"v": 2}\n')
     source = JsonlSource([path])
@@ -207,7 +204,6 @@ def test_the_first_file_with_samples_tells_the_fields(write):
     assert len(Dataset.from_path("d", empty, fields=["b"])) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="fields= is in no fingerprint: a checkpoint is accepted although samples differ")
 def test_other_fields_are_other_samples(write):
     path = write('{"a": 1, "b": 2}\n')
     assert (
@@ -283,7 +279,6 @@ def test_a_folder_without_data(tmp_path):
         Dataset.from_path("d", tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="one file under two spellings of its path is read twice a pass")
 def test_one_file_named_in_two_ways(tree):
     with pytest.raises(ConfigurationError, match="named twice"):
         Dataset.from_path("d", [f"{tree}/a.jsonl", f"{tree}/deep/../a.jsonl"])

@@ -97,7 +97,8 @@ def decode(data: bytes) -> dict[str, Any]:
 
 def state_from_plain(plain: Any) -> PipelineState:
     """The state of a dict that `state_to_plain` made; every field is checked."""
-    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+    name: Any = plain.get("format") if isinstance(plain, Mapping) else None
+    if not isinstance(name, str) or name != FORMAT:
         raise CheckpointMismatch("this is no pipeline state: restore takes what checkpoint() or get_state() returned")
     root = _Fields(plain, "state")  # pyright: ignore[reportUnknownArgumentType]
     version = root.integer("version", 0)

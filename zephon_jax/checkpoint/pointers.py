@@ -45,14 +45,26 @@ def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
     ids, runs = _list(ids), _list(runs)
     if len(ids) != len(runs) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
         raise ValueError("dataset ids do not match the runs")
-    order = np.zeros(total, np.int64) if order_packed is None else _unpack_ints(order_packed)
-    if len(order) != total or (total and (order.min() < 0 or order.max() >= len(ids))):
-        raise ValueError("the component order does not match the pointers")
+    # Every claim is checked before memory is taken for it: runs claim many pointers in a few bytes.
+    parts = [_unpack_runs(run, total) for run in runs]
+    claimed = [int(count.sum()) for _, _, count in parts]
+    if sum(claimed) != total:
+        raise ValueError(f"the runs hold {sum(claimed)} pointers, the chunks {total}")
+    if order_packed is None:
+        if len(ids) > 1:
+            raise ValueError("the component order is missing")
+        order = np.zeros(total, np.int64)
+    else:
+        order = _unpack_ints(order_packed)
+        if len(order) != total or (total and (order.min() < 0 or order.max() >= len(ids))):
+            raise ValueError("the component order does not match the pointers")
     dataset, shard, sample = np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int64)
-    for k, run in enumerate(runs):
+    for k, part in enumerate(parts):
         at = np.flatnonzero(order == k)
+        if len(at) != claimed[k]:
+            raise ValueError("the runs of a dataset do not match its pointers")
         dataset[at] = ids[k]
-        shard[at], sample[at] = _unpack_runs(run, len(at))
+        shard[at], sample[at] = _expanded(*part)
     ends = np.cumsum(sizes).tolist()
     return tuple(
         WorkChunk(dataset[b - n : b], shard[b - n : b], sample[b - n : b])
@@ -94,6 +106,7 @@ def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Known:
 
 
 _MAX_POINTERS: Final = 1 << 28  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
+_MAX_SAMPLE: Final = 2**63 - 1 - _MAX_POINTERS  # so that the last sample of a run is an int64 too
 
 
 def _pack_runs(shard: Int64s, sample: Int64s) -> Packed:
@@ -108,21 +121,22 @@ def _pack_runs(shard: Int64s, sample: Int64s) -> Packed:
     return [_pack_ints(step), _pack_ints(gap), _pack_ints(count)]
 
 
-def _unpack_runs(packed: Any, n: int) -> tuple[Int64s, Int64s]:
+def _unpack_runs(packed: Any, most: int) -> tuple[Int64s, Int64s, Int64s]:
+    """Shard, start and count of each run, of at most `most` pointers together."""
     step, gap, count = (_unpack_ints(p) for p in _list(packed, 3))
-    if (
-        not len(step) == len(gap) == len(count)
-        or len(count) > n
-        or (len(count) and count.min() < 1)
-        or int(count.sum()) != n
-    ):
-        raise ValueError("the runs of a dataset do not match its pointers")
+    if not len(step) == len(gap) == len(count) <= most:
+        raise ValueError("the columns of a dataset's runs do not match")
+    if len(count) and (count.min() < 1 or count.max() > most):  # so the sum cannot wrap
+        raise ValueError("a run is empty, or longer than all chunks")
     shard = np.cumsum(step)
-    ends = np.cumsum(gap + count)
-    start = ends - count
-    if n and (shard.min() < 0 or shard.max() >= 2**31 or start.min() < 0):
+    start = np.cumsum(gap + count) - count
+    if len(count) and (shard.min() < 0 or shard.max() >= 2**31 or start.min() < 0 or start.max() > _MAX_SAMPLE):
         raise ValueError("a pointer is negative or too large")
-    within = np.arange(n) - np.repeat(np.cumsum(count) - count, count)
+    return shard, start, count
+
+
+def _expanded(shard: Int64s, start: Int64s, count: Int64s) -> tuple[Int64s, Int64s]:
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     return np.repeat(shard, count), np.repeat(start, count) + within
 
 

@@ -39,6 +39,10 @@ class LaneAccumulator:
             out = self._op.push(self._state, given)
         except RecordFailure as failure:
             raise StepFailed(self._op.name, given.origin.cursor(failure.index)) from failure.__cause__
+        except ContractViolation as error:
+            if error.operator is not None:
+                raise
+            raise ContractViolation(f"{self._op.name}, lane {self._lane}: {error}", operator=self._op.name) from error
         except ZephonError:
             raise
         except Exception as error:

@@ -36,9 +36,9 @@ __all__ = ["HostBatch", "LaneChain", "StageRunner"]
 HostBatch: TypeAlias = dict[str, Any]
 """One lane's batch: field → array of shape (rows, ...); without a batch operator, one record: field → value."""
 
-Item: TypeAlias = MicroBatch | Replayed | Flush | Exhausted
+Item: TypeAlias = MicroBatch | Flush | Exhausted
 StageRunner: TypeAlias = Callable[
-    [Callable[[MicroBatch], Counted], Iterator[Item]], Iterator[Counted | Replayed | Flush | Exhausted]
+    [Callable[[MicroBatch], Counted], Iterator[Item | Replayed]], Iterator[Counted | Replayed | Flush | Exhausted]
 ]
 """Applies a task to micro-batches in order, passing control on: `map_inline`, or `map_ordered` on some executor."""
 
@@ -88,8 +88,8 @@ class LaneChain:
             self._works,
             lambda batches: self._run_first(plan.stages[0], run_stage, batches),
         )
-        items: Iterator[Item] = self._feed()
-        for stage in plan.stages:
+        items: Iterator[Item] = self._stateless(plan.stages[0], run_stage, self._feed())
+        for stage in plan.stages[1:]:
             items = self._stateless(stage, run_stage, items) if stage.stateless else self._accumulate(stage, items)
         self._items = items
 
@@ -99,7 +99,7 @@ class LaneChain:
         return 2 * -(-total // self._plan.lanes) + self._plan.work.chunk_size_hint if total else None
 
     # -- feed: what to process, in order; the chunks in flight first -----------------------------------------------
-    def _feed(self) -> Iterator[Item]:
+    def _feed(self) -> Iterator[Item | Replayed]:
         chunk = 0
         if (s := self._snapshot) is not None:
             skipped = {c: [o for at, o in s.skipped if at == c] for c in {at for at, _ in s.skipped}}
@@ -121,7 +121,7 @@ class LaneChain:
             return 0
         return len(work) if chunk < s.next_chunk - 1 else s.high_offset + 1
 
-    def _feed_chunk(self, chunk: int, work: WorkChunk, skipped: list[int], known: int) -> Iterator[Item]:
+    def _feed_chunk(self, chunk: int, work: WorkChunk, skipped: list[int], known: int) -> Iterator[Item | Replayed]:
         self._works[chunk] = work
         size, depth = self._plan.options.micro_batch_records, self._plan.depth
         if known:
@@ -145,8 +145,9 @@ class LaneChain:
             yield Flush(chunk + 1)
 
     # -- stages ----------------------------------------------------------------------------------------------------
-    def _stateless(self, stage: Stage, run_stage: StageRunner, items: Iterator[Item]) -> Iterator[Item]:
-        counters = [self._counts.operators[step.op.name] for step in stage.steps]
+    def _stateless(self, stage: Stage, run_stage: StageRunner, items: Iterator[Item | Replayed]) -> Iterator[Item]:
+        names = self._plan.names_by_index
+        counters = [self._counts.operators[names[step.index]] for step in stage.steps]
 
         def task(batch: MicroBatch) -> Counted:
             return run_steps(stage.steps, batch)
@@ -177,7 +178,9 @@ class LaneChain:
     def _accumulate(self, stage: Stage, items: Iterator[Item]) -> Iterator[Item]:
         (step,) = stage.steps
         start = self._snapshot.first if self._snapshot else 0
-        lane_op = LaneAccumulator(step, self._lane, start, self._counts.operators[step.op.name])
+        lane_op = LaneAccumulator(
+            step, self._lane, start, self._counts.operators[self._plan.names_by_index[step.index]]
+        )
         for item in items:
             match item:
                 case MicroBatch():

@@ -36,8 +36,7 @@ class Engine:
         self._sources = {lane: plan.work.clone_for_lane(lane, plan.lanes) for lane in self._lanes}
         self._snapshots: dict[int, LaneSnapshot] = {}
         self._books = {lane: self._new_books(lane, None) for lane in self._lanes}
-        names = [step.op.name for stage in plan.stages for step in stage.steps]
-        self.counts = PipelineCounts({name: OperatorCounts() for name in names})
+        self.counts = PipelineCounts({name: OperatorCounts() for name in plan.operator_names})
         self._workers = worker_count(plan, cpus)
         self._pool: ThreadPoolExecutor | None = None
 

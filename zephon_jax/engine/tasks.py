@@ -37,6 +37,10 @@ def run_steps(steps: Sequence[Step], batch: MicroBatch) -> Counted:
         except RecordFailure as failure:
             cursor = given.origin.cursor(failure.index) if failure.index < len(given) else None
             raise StepFailed(op.name, cursor) from failure.__cause__
+        except ContractViolation as error:
+            if error.operator is not None:
+                raise
+            raise ContractViolation(f"{op.name}, lane {given.lane}: {error}", operator=op.name) from error
         except ZephonError:
             raise
         except Exception as error:

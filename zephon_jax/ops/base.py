@@ -29,6 +29,7 @@ __all__ = [
     "RecordOperator",
     "RowOperator",
     "callable_name",
+    "checked_int",
 ]
 
 State = TypeVar("State")
@@ -119,14 +120,21 @@ class RecordFailure(Exception):
         self.index = index
 
 
-def callable_name(fn: Any, name: str | None, what: str) -> str:
+def callable_name(fn: Any, name: str | None) -> str:
     """The identity of a function in checkpoints: the name given, or its qualified name."""
     if name is not None:
         return name
-    found = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    if not callable(fn):
-        raise ConfigurationError(f"{what} needs a function, got {fn!r}")
-    return found
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+def checked_int(operator: str, parameter: str, value: Any, least: int, below: int = 2**31) -> int:
+    """`value`, once it is known to be an integer in [least, below)."""
+    what = f"{operator}({parameter}={value!r})"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ConfigurationError(f"{what} must be an integer")
+    if not least <= value < below:
+        raise ConfigurationError(f"{what} must be at least {least} and below {below}")
+    return int(value)
 
 
 def function_identity(name: str, version: str | int | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from zephon_jax.columns import MISSING, Column, Dense, Objects, Ragged, row_valu
 from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import RecordFailure
+from zephon_jax.types import Int64s
 
 __all__ = ["field_of", "int32_ragged"]
 
@@ -35,20 +37,18 @@ def field_of(batch: MicroBatch, field: str, operator: str) -> Column:
 def int32_ragged(column: Column, operator: str, field: str) -> Ragged:
     """Token ids of any integer type, as int32 lists; values beyond 32 bits and other types are refused."""
     if isinstance(column, Dense) and column.values.ndim == 2:
-        values: NDArray[Any] = column.values.reshape(-1)
         splits = np.arange(len(column.values) + 1, dtype=np.int64) * column.values.shape[1]
-        return Ragged(_int32(values, operator, field), splits)
+        return Ragged(_int32(column.values.reshape(-1), splits, operator, field), splits)
     if isinstance(column, Ragged):
-        return Ragged(_int32(column.values, operator, field), column.splits)
+        return Ragged(_int32(column.values, column.splits, operator, field), column.splits)
     parts: list[NDArray[np.int32]] = []
     for i, value in enumerate(row_values(column)):
         try:
             array = np.asarray(value)
             if array.ndim != 1:
-                raise DataError(
-                    f"{operator} needs a list of integers in {field!r}, got {type(value).__name__} {str(value)[:40]!r}"
-                )
-            parts.append(_int32(array, operator, field) if len(array) else np.zeros(0, np.int32))
+                seen = f"{type(value).__name__} {str(value)[:40]!r}"
+                raise DataError(f"{operator} needs a list of integers in {field!r}, got {seen}")
+            parts.append(_checked_int32(array, operator, field))
         except Exception as error:
             raise RecordFailure(i) from error
     splits = np.zeros(len(parts) + 1, np.int64)
@@ -56,11 +56,30 @@ def int32_ragged(column: Column, operator: str, field: str) -> Ragged:
     return Ragged(np.concatenate(parts) if parts else np.zeros(0, np.int32), splits)
 
 
-def _int32(values: NDArray[Any], operator: str, field: str) -> NDArray[np.int32]:
+def _int32(values: NDArray[Any], splits: Int64s, operator: str, field: str) -> NDArray[np.int32]:
+    """All lists at once; a failure is looked for list by list, to name the record."""
+    try:
+        return _checked_int32(values, operator, field)
+    except DataError as error:
+        for i, (a, b) in enumerate(pairwise(splits.tolist())):
+            try:
+                _checked_int32(values[a:b], operator, field)
+            except DataError as own:
+                raise RecordFailure(i) from own
+        raise error
+
+
+def _checked_int32(values: NDArray[Any], operator: str, field: str) -> NDArray[np.int32]:
     if values.dtype == np.int32:
         return values
+    if not len(values):  # of any type: an empty list has none
+        return np.zeros(0, np.int32)
     if values.dtype.kind not in "iu":
         raise DataError(f"{operator} needs integers in {field!r}, got dtype {values.dtype}")
-    if values.dtype.itemsize > 2 and len(values) and (values.min() < -(2**31) or values.max() >= 2**31):
-        raise DataError(f"{operator}: {field!r} holds {int(values.max())}, which does not fit in int32")
+    if values.dtype.itemsize > 2:
+        low, high = int(values.min()), int(values.max())
+        if low < -(2**31) or high >= 2**31:
+            raise DataError(
+                f"{operator}: {field!r} holds {low if low < -(2**31) else high}, which does not fit in int32"
+            )
     return values.astype(np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from zephon_jax.columns import named_fields
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import RecordFailure, RecordOperator, bool_mask, callable_name, function_identity
@@ -33,7 +34,7 @@ class Map(RecordOperator):
 
     def __init__(self, fn: Any, *, name: str | None = None, version: str | int | None = None):
         self._fn = _function(fn, "map")
-        self._identity = function_identity(callable_name(fn, name, "map"), version)
+        self._identity = function_identity(callable_name(fn, name), version)
         self.name = f"map({self._identity['function']})"
 
     def identity(self) -> Mapping[str, Any]:
@@ -46,9 +47,9 @@ class Map(RecordOperator):
                 result = self._fn(row)
                 if result is None:
                     raise TypeError(f"{self.name} returned None; return the record (a dict of fields)")
+                out.append(named_fields(result) if isinstance(result, Mapping) else {"value": result})
             except Exception as error:
                 raise RecordFailure(i) from error
-            out.append(result if isinstance(result, Mapping) else {"value": result})
         return batch.with_rows(out)
 
 
@@ -57,7 +58,7 @@ class Filter(RecordOperator):
 
     def __init__(self, fn: Any, *, name: str | None = None, version: str | int | None = None):
         self._fn = _function(fn, "filter")
-        self._identity = function_identity(callable_name(fn, name, "filter"), version)
+        self._identity = function_identity(callable_name(fn, name), version)
         self.name = f"filter({self._identity['function']})"
 
     def identity(self) -> Mapping[str, Any]:

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_jax.columns import MISSING, Column, Columns, Dense, Laid, Objects, from_values, row_values
-from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits
+from zephon_jax.ops.base import Accumulator, OpTraits, checked_int
 from zephon_jax.ops.randomness import Draws
 from zephon_jax.origin import Origin
 from zephon_jax.types import Int64s, LaneContext
@@ -43,6 +42,7 @@ class _Slots:
         if not count:
             self._begin(column)
         if self._dense is not None and isinstance(column, Dense) and _alike(column.values, self._dense):
+            self._dense = _grown(self._dense, count, plan.fill, self._size)
             return self._exchange_dense(self._dense, column.values, count, slot, plan)
         if isinstance(column, Laid) and self._lay == column.lay:
             return Laid(self._exchange_list(column.items, slot, plan), column.lay)
@@ -53,7 +53,7 @@ class _Slots:
 
     def _begin(self, column: Column) -> None:
         if isinstance(column, Dense):
-            self._dense = np.empty((self._size, *column.values.shape[1:]), column.values.dtype)
+            self._dense = np.empty((0, *column.values.shape[1:]), column.values.dtype)
         elif isinstance(column, Laid):
             self._lay = column.lay
 
@@ -92,6 +92,15 @@ class _Slots:
         return from_values(values) if self._lay is None else Laid(values, self._lay)
 
 
+def _grown(held: NDArray[Any], count: int, fill: int, size: int) -> NDArray[Any]:
+    """Room for `fill` more: doubled, so that a buffer larger than the data costs no more than the data."""
+    if count + fill <= len(held):
+        return held
+    wider = np.empty((min(size, max(2 * len(held), count + fill)), *held.shape[1:]), held.dtype)
+    wider[:count] = held[:count]
+    return wider
+
+
 def _alike(values: NDArray[Any], held: NDArray[Any]) -> bool:
     return values.dtype == held.dtype and values.shape[1:] == held.shape[1:]
 
@@ -127,9 +136,8 @@ class Shuffle(Accumulator[_State]):
     """Records leave in random order, at most `buffer_size` held per lane."""
 
     def __init__(self, buffer_size: int, *, seed: int = 0):
-        if not 1 <= buffer_size < 2**31:
-            raise ConfigurationError(f"shuffle(buffer_size={buffer_size}) must be at least 1 and below 2**31")
-        self._size, self._seed = buffer_size, seed
+        self._size = checked_int("shuffle", "buffer_size", buffer_size, 1)
+        self._seed = checked_int("shuffle", "seed", seed, -(2**63), 2**63)
         self.traits = OpTraits(preserves_cursor_order=False, buffer_records=buffer_size, replays_on_lengths=True)
         self.name = f"shuffle({buffer_size})"
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from zephon_jax.columns import Column, Ragged, take
-from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import OpTraits, RecordOperator
+from zephon_jax.ops.base import OpTraits, RecordOperator, checked_int
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.types import Int64s
 
@@ -36,9 +35,7 @@ class Split(RecordOperator):
     traits = OpTraits(expands=True)
 
     def __init__(self, max_length: int, *, field: str = "tokens"):
-        if max_length < 1:
-            raise ConfigurationError(f"split(max_length={max_length}) must be at least 1")
-        self._max_length, self._field = max_length, field
+        self._max_length, self._field = checked_int("split", "max_length", max_length, 1), field
         self.name = f"split({max_length})"
 
     def identity(self) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ class Tokenize(RecordOperator):
             self.name = "tokenize"
         elif callable(tokenizer):
             self._encode = _callable_encode(cast(Any, tokenizer))
-            self._identity = function_identity(callable_name(tokenizer, name, "tokenize"), version)
+            self._identity = function_identity(callable_name(tokenizer, name), version)
             self.name = f"tokenize({self._identity['function']})"
         else:
             raise ConfigurationError(
@@ -88,9 +88,24 @@ def _tokenizers_encode(tokenizer: Any) -> Encode:
 
     def encode(texts: list[str]) -> list[NDArray[np.int32]]:
         # encode_batch, also for one text: it releases the GIL, encode does not.
-        return [np.array(e.ids, np.int32) for e in encode_batch(texts, add_special_tokens=False)]
+        try:
+            encoded = encode_batch(texts, add_special_tokens=False)
+        except Exception as error:  # of one text: which one?
+            index, cause = _which(encode_batch, texts, error)
+            raise RecordFailure(index) from cause
+        return [np.array(e.ids, np.int32) for e in encoded]
 
     return encode
+
+
+def _which(encode_batch: Callable[..., Any], texts: list[str], error: Exception) -> tuple[int, Exception]:
+    """The text that cannot be encoded, and why; the batch's own error if each can be alone."""
+    for i, text in enumerate(texts):
+        try:
+            encode_batch([text], add_special_tokens=False)
+        except Exception as own:
+            return i, own
+    return 0, error
 
 
 def _tokenizers_hash(tokenizer: Any) -> str:

@@ -25,7 +25,7 @@ _BUFFERS_PER_EPOCH = 4  # else a shuffle mostly empties itself by flushes (rule 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator at its place: `index` in the pipeline (fetch: -1), `level` its lineage index if it expands."""
+    """An operator at its place: `index` in the pipeline (fetch: -1), `level` its lineage index, -1 if it expands nothing."""
 
     op: RecordOperator | Accumulator[Any]
     index: int
@@ -69,10 +69,16 @@ class Plan:
     @property
     def operator_names(self) -> list[str]:
         """Of all operators before batch, in order; names that occur twice are numbered."""
-        names: list[str] = []
+        return list(self.names_by_index.values())
+
+    @property
+    def names_by_index(self) -> dict[int, str]:
+        """An operator's index in the pipeline (fetch: -1) → its name, made unique."""
+        names: dict[int, str] = {}
         for stage in self.stages:
             for step in stage.steps:
-                names.append(step.op.name if step.op.name not in names else f"{step.op.name}#{step.index}")
+                taken = step.op.name in names.values()
+                names[step.index] = f"{step.op.name}#{step.index}" if taken else step.op.name
         return names
 
 
@@ -81,9 +87,9 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
     before, batch, after = _around_batch(operators)
     lanes = _lanes(batch, options)
     depth = 0
-    steps = [Step(Fetch(work.datasets_by_id, skip_unreadable=options.on_data_error == "skip"), -1, 0)]
+    steps = [Step(Fetch(work.datasets_by_id, skip_unreadable=options.on_data_error == "skip"), -1, -1)]
     for index, op in enumerate(before):
-        steps.append(Step(op, index, depth))
+        steps.append(Step(op, index, depth if op.traits.expands else -1))
         depth += op.traits.expands
     every, strategy, notes = _eviction(before, options, work.chunk_size_hint)
     identity = {

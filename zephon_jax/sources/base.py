@@ -153,12 +153,16 @@ class Dataset:
     def read(self, shard: int, samples: Int64s) -> ReadResult:
         """The samples at these indices of one shard, as columns; see `Source.read`."""
         span = self._spans[shard]
-        if len(samples) and not (samples.min() >= 0 and samples.max() < span.count):
+        outside = samples[(samples < 0) | (samples >= span.count)]
+        if len(outside):
+            name, sample = self._shards[shard].name, int(outside[0])
             raise DataError(
-                f"dataset {self._name!r}: shard {self._shards[shard].name!r} has {span.count} samples, but sample "
-                f"{int(samples.max())} was asked for; the work source hands out pointers of another dataset",
-                path=self._shards[shard].name, shard=shard, record=int(samples.max()),
-            )  # fmt: skip
+                f"dataset {self._name!r}: shard {name!r} has {span.count} samples, but sample {sample} was asked for; the "
+                "work source hands out pointers of another dataset",
+                path=name,
+                shard=shard,
+                record=sample,
+            )
         return self._source.read(span.shard, samples + span.start)
 
     def __len__(self) -> int:

@@ -27,8 +27,9 @@ def open_files(
     found = [path for one in given for path in _expand(os.fspath(one), any_suffix=format is not None)]
     if not found:
         raise ConfigurationError("an empty list of paths names no data")
-    if len(set(found)) < len(found):
-        twice = sorted({p for p in found if found.count(p) > 1})
+    real = [os.path.realpath(p) for p in found]
+    if len(set(real)) < len(real):
+        twice = sorted({p for p, r in zip(found, real, strict=True) if real.count(r) > 1})
         raise ConfigurationError(f"files are named twice: {twice[:5]}; each sample would be read twice a pass")
     unknown = [p for p in found if format is None and pathlib.Path(p).suffix not in _SUFFIXES]
     if unknown:

@@ -42,7 +42,10 @@ class JsonlSource:
     def __init__(self, paths: Sequence[str], fields: Sequence[str] | None = None):
         self._paths, self._fields = list(paths), None if fields is None else list(fields)
         self._index = [_build_index(path) for path in self._paths]
-        self._shards = [Shard(p, len(i.starts), i.digest) for p, i in zip(self._paths, self._index, strict=True)]
+        self._shards = [
+            Shard(path, len(index.starts), _with_fields(index.digest, self._fields))
+            for path, index in zip(self._paths, self._index, strict=True)
+        ]
         if fields is not None:
             self._check_fields()
 
@@ -59,7 +62,16 @@ class JsonlSource:
             with open(path, "rb") as file:
                 for a, b in _runs(samples):
                     base = int(starts[a])
-                    block = os.pread(file.fileno(), int(ends[b - 1]) - base, base)
+                    size = int(ends[b - 1]) - base
+                    block = os.pread(file.fileno(), size, base)
+                    if len(block) < size:
+                        raise DataError(
+                            f"{path} is shorter than when it was indexed: byte {base + size} is gone. A dataset must not "
+                            "change while it is read",
+                            path=path,
+                            shard=shard,
+                            record=int(samples[a]),
+                        )
                     for i in range(a, b):
                         line = block[int(starts[i]) - base : int(ends[i]) - base]
                         values.append(self._parse(line, shard, int(samples[i]), bad, i))
@@ -92,6 +104,13 @@ class JsonlSource:
                 if not bad:
                     check_fields(fields, columns, f"{self._paths[shard]}, line {int(self._index[shard].lines[0])}")
                 return
+
+
+def _with_fields(digest: str, fields: Sequence[str] | None) -> str:
+    """Other fields of a file are other samples."""
+    if fields is None:
+        return digest
+    return hashlib.blake2b(f"{digest} {sorted(fields)}".encode(), digest_size=16).hexdigest()
 
 
 def _runs(samples: Int64s) -> list[tuple[int, int]]:

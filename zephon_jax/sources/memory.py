@@ -59,6 +59,10 @@ def _content(value: Any) -> bytes:
         return f"{value.dtype.str}{value.shape}".encode() + value.tobytes()
     if isinstance(value, bytes):
         return value
-    if isinstance(value, (str, int, float, type(None), list, tuple, dict)):
-        return repr(value).encode()  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, (list, tuple)):
+        return b"[" + b",".join(_content(v) for v in value) + b"]"
+    if isinstance(value, dict):
+        return b"{" + b",".join(_content(k) + b":" + _content(v) for k, v in value.items()) + b"}"
+    if isinstance(value, (str, int, float, type(None))):
+        return repr(value).encode()
     return type(value).__qualname__.encode()  # its repr may hold an address

@@ -14,7 +14,7 @@ from zephon_jax.columns import Objects, take
 from zephon_jax.deferred import DEFERRED, Deferred, Piece
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure
+from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure, checked_int
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.ops.pack.bins import Bins, Leaving, first_fit
 from zephon_jax.ops.pack.layout import PackedRow, laid_columns
@@ -51,8 +51,8 @@ class Pack(Accumulator[_State]):
     def __init__(
         self, max_length: int, *, algorithm: str = "first_fit", num_bins: int = 16, on_overlong: str = "split"
     ):
-        if max_length < 1 or num_bins < 1:
-            raise ConfigurationError(f"pack(max_length={max_length}, num_bins={num_bins}) must both be at least 1")
+        max_length = checked_int("pack", "max_length", max_length, 1)
+        num_bins = checked_int("pack", "num_bins", num_bins, 1)
         if algorithm != "first_fit":
             raise ConfigurationError(f"pack(algorithm={algorithm!r}): this version has 'first_fit'")
         if on_overlong not in _OVERLONG:
@@ -124,8 +124,8 @@ class Pack(Accumulator[_State]):
         """Each record's tokens, and how many; those of a replay may not have been read."""
         handles = batch.columns.get(DEFERRED)
         if not isinstance(handles, Objects):
-            self._warn_once(set(batch.columns) - {"tokens"})
             lists = int32_ragged(field_of(batch, "tokens", self.name), self.name, "tokens")
+            self._warn_once(set(batch.columns) - {"tokens"})
             return list(lists.views()), lists.lengths
         parts: list[Any] = [Piece(h, 0, h.length) if isinstance(h, Deferred) else None for h in handles.items]
         read = np.flatnonzero([part is None for part in parts])
