@@ -152,6 +152,7 @@ def test_a_slice_anywhere_is_those_records(n, data):
 def origin(*records: Identity) -> Origin:
     """Grouped, if a record has not exactly one contributor."""
     table = np.array([c for record in records for c in record], np.int32).T.reshape(6, -1)
+    table = np.insert(table, 2, [[0], [-1]], axis=0)  # the span of tokens
     splits = np.cumsum([0, *map(len, records)])
     return Origin(table, None if all(len(r) == 1 for r in records) else splits)
 
@@ -169,7 +170,7 @@ def test_keep_of_everything_changes_nothing():
     before = origin([A], [B])
     kept, closed = before.keep(np.array([True, True]))
     assert kept is before
-    assert closed.shape == (6, 0)
+    assert closed.shape == (8, 0)
 
 
 def test_repeat_numbers_children_and_the_last_accounts_for_its_siblings():

@@ -97,6 +97,10 @@ class MicroBatch:
             columns = {name: take(column, index) for name, column in self.columns.items()}
         return replace(self, columns=columns, origin=origin, closed=_join(self.closed, dropped))
 
+    def spanned(self, tokens: NDArray[np.integer[Any]], shift: NDArray[np.integer[Any]] | None = None) -> MicroBatch:
+        """The same records, known to have so many tokens; for provenance. See `Origin.spanned`."""
+        return self if self.origin.splits is not None else replace(self, origin=self.origin.spanned(tokens, shift))
+
     def group(self, splits: Int64s, columns: Mapping[str, Column]) -> MicroBatch:
         """Records splits[i] to splits[i + 1] become record i, whose fields are given."""
         return replace(self, columns=columns, origin=self.origin.group(splits))

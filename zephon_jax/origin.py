@@ -5,6 +5,8 @@ one NumPy call, and at 256 records a call costs its overhead). Its rows:
 
     LAST      1 if it is the last child of its sample (or the sample itself)
     SIBLINGS  how many more contributors its expansions made; carried by the last child of each expansion
+    START     where the contributor's tokens begin in those of its sample; 0 unless it was cut
+    TOKENS    how many they are; -1 where no operator has said so
     CHUNK, OFFSET, then one child index per expanding operator of the pipeline: the contributor's cursor
 
 Every operator's effect on identity is one of five verbs: `keep`, `repeat`, `take`, `group`, `concat`. One law holds for
@@ -30,6 +32,8 @@ __all__ = [
     "LINEAGE",
     "OFFSET",
     "SIBLINGS",
+    "START",
+    "TOKENS",
     "Cursor",
     "Origin",
     "Weight",
@@ -39,9 +43,11 @@ __all__ = [
 
 LAST: Final = 0
 SIBLINGS: Final = 1
-CHUNK: Final = 2
-OFFSET: Final = 3
-LINEAGE: Final = 4
+START: Final = 2
+TOKENS: Final = 3
+CHUNK: Final = 4
+OFFSET: Final = 5
+LINEAGE: Final = 6
 
 Cursor: TypeAlias = tuple[int, ...]
 """A record's identity within its lane: chunk, offset, one child index per expanding operator."""
@@ -56,7 +62,7 @@ class Weight(NamedTuple):
 
 def weight_of(table: Int32s) -> Weight:
     """The weight of these contributors."""
-    last, siblings = table[:CHUNK].sum(axis=1, dtype=np.int64).tolist() if table.shape[1] else (0, 0)
+    last, siblings = table[: SIBLINGS + 1].sum(axis=1, dtype=np.int64).tolist() if table.shape[1] else (0, 0)
     return Weight(last, table.shape[1] - siblings)
 
 
@@ -76,7 +82,7 @@ class Origin:
     def of_chunk(chunk: int, offsets: Int64s, depth: int) -> Origin:
         """Samples as handed out: one contributor each, nothing expanded yet."""
         table = np.zeros((LINEAGE + depth, len(offsets)), np.int32)
-        table[LAST], table[CHUNK], table[OFFSET] = 1, chunk, offsets
+        table[LAST], table[TOKENS], table[CHUNK], table[OFFSET] = 1, -1, chunk, offsets
         return Origin(table)
 
     def __len__(self) -> int:
@@ -133,6 +139,14 @@ class Origin:
         table[LAST] *= is_last
         table[SIBLINGS] = np.where(is_last, table[SIBLINGS] + of - 1, 0)
         return Origin(table, out.splits), self.take(np.flatnonzero(counts == 0)).table
+
+    def spanned(self, tokens: NDArray[np.integer], shift: NDArray[np.integer] | None = None) -> Origin:
+        """The same records, known to have so many tokens, which begin `shift` later in those of their sample."""
+        table = self.table.copy()
+        table[TOKENS] = tokens
+        if shift is not None:
+            table[START] += shift.astype(np.int32)
+        return Origin(table)
 
     def group(self, splits: Int64s) -> Origin:
         """Records splits[i] to splits[i + 1] become record i."""

@@ -15,6 +15,7 @@ import zephon_jax as zj
 from zephon_jax.checkpoint.agree import require_same_pipeline
 from zephon_jax.checkpoint.codec import decode, encode, plain_values, state_from_plain
 from zephon_jax.checkpoint.schema import DatasetMark, LaneSnapshot, PipelineState
+from zephon_jax.origin import LINEAGE, Origin
 from zephon_jax.plan.compile import compile_plan
 from zephon_jax.plan.identity import plan_differences
 from zephon_jax.types import WorkChunk
@@ -278,7 +279,11 @@ def snapshot(**changes: Any) -> LaneSnapshot:
     return replace(whole, **changes)
 
 
-def disagreement(s: LaneSnapshot, every: int | None, depth: int = 1) -> str:
+def known(depth: int):
+    return Origin.of_chunk(6, np.arange(1), depth).table
+
+
+def disagreement(s: LaneSnapshot, every: int | None, depth: int = 1, known: bool = False) -> str:
     mark = DatasetMark("web", 1, "f")
     try:
         require_same_pipeline(
@@ -289,6 +294,7 @@ def disagreement(s: LaneSnapshot, every: int | None, depth: int = 1) -> str:
             lanes=[0],
             every=every,
             depth=depth,
+            known=known,
         )
     except zj.CheckpointMismatch as error:
         return str(error).split("\n  ", 1)[1]
@@ -306,6 +312,11 @@ def disagreement(s: LaneSnapshot, every: int | None, depth: int = 1) -> str:
         ({}, 2, "lane 0: sentinels at [6, 9], this pipeline flushes every 2 chunks"),
         ({"boundaries": (6,)}, 3, "lane 0: sentinels at [6], this pipeline flushes every 3 chunks"),
         ({"first": 7, "boundaries": (7,)}, 3, "lane 0: sentinels at [7], this pipeline flushes every 3 chunks"),
+        (
+            {"chunks": snapshot().chunks * 2, "boundaries": (6, 12)},
+            3,
+            "lane 0: sentinels at [6, 12], this pipeline flushes every 3 chunks",
+        ),
         ({}, None, "lane 0: 3 chunks in flight, this pipeline keeps one"),
         ({"cursor": (8, 0)}, 3, "lane 0: a cursor of 2 parts, this pipeline has 3"),
         ({"cursor": (8, 0, 0, 0)}, 3, "lane 0: a cursor of 4 parts, this pipeline has 3"),
@@ -314,6 +325,21 @@ def disagreement(s: LaneSnapshot, every: int | None, depth: int = 1) -> str:
 )
 def test_lanes_that_do_not_fit_the_plan(changes, every, text):
     assert disagreement(snapshot(**changes), every) == text
+
+
+@pytest.mark.parametrize(
+    ("kept", "here", "text"),
+    [
+        (None, False, ""),
+        (known(1), True, ""),
+        (None, True, "lane 0: what became of the samples in flight is not in the state"),
+        (known(1), False, "lane 0: what became of the samples in flight is in the state"),
+        (known(2), True, f"lane 0: samples with {LINEAGE + 2} parts of identity, this pipeline has {LINEAGE + 1}"),
+    ],
+    ids=["without", "with", "missing", "superfluous", "of another depth"],
+)
+def test_what_became_of_samples_is_kept_where_a_replay_needs_it(kept, here, text):
+    assert disagreement(snapshot(known=kept), 3, known=here) == text
 
 
 # -- differences of plans ----------------------------------------------------------------------------------------

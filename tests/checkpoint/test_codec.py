@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from zephon_jax import CheckpointMismatch
 from zephon_jax.checkpoint.codec import MAX_STATE_BYTES, decode, encode, plain_values, state_from_plain, state_to_plain
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
+from zephon_jax.origin import Origin
 from zephon_jax.types import WorkChunk
 
 naturals = st.one_of(st.integers(0, 300), st.sampled_from([2**31, 2**53 + 1, 2**63 - 1]))
@@ -33,8 +34,18 @@ works = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300), st.integers(0
 
 
 @st.composite
+def knowns(draw, first: int, chunks):
+    """What a filter left of these chunks."""
+    parts = [Origin.of_chunk(first + c, np.arange(len(work)), 1) for c, work in enumerate(chunks)]
+    origin = Origin.concat([Origin.of_chunk(0, np.arange(0), 1), *parts])
+    n = len(origin)
+    origin = origin.spanned(np.array(draw(st.lists(st.integers(-1, 2**20), min_size=n, max_size=n)), np.int64))
+    return origin.keep(np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)), np.bool_))[0].table
+
+
+@st.composite
 def snapshots(draw, lane: int) -> LaneSnapshot:
-    first = draw(st.integers(0, 2**40))
+    first = draw(st.integers(0, 2**31 - 10))
     chunks = tuple(WorkChunk.from_pointers(p) for p in draw(st.lists(works, max_size=4)))
     cursor, delivered = None, 0
     if chunks:
@@ -55,6 +66,7 @@ def snapshots(draw, lane: int) -> LaneSnapshot:
         rows=delivered + draw(st.integers(0, 9)),
         digest=draw(st.integers(0, 2**128 - 1)),
         skipped_total=draw(naturals),
+        known=draw(st.one_of(st.none(), knowns(first, chunks))),
     )
 
 
@@ -68,7 +80,7 @@ def states(draw) -> PipelineState:
     )
 
 
-PLAIN_FIELDS = [f for f in LaneSnapshot.__dataclass_fields__ if f not in ("chunks",)]
+PLAIN_FIELDS = [f for f in LaneSnapshot.__dataclass_fields__ if f not in ("chunks", "known")]
 
 
 def pointers(chunks) -> list[list[list[int]]]:
@@ -87,6 +99,8 @@ def test_a_state_comes_back_and_gives_the_same_bytes(state):
         other = back.lanes[lane]
         assert {f: getattr(other, f) for f in PLAIN_FIELDS} == {f: getattr(snapshot, f) for f in PLAIN_FIELDS}
         assert pointers(other.chunks) == pointers(snapshot.chunks)
+        assert (other.known is None) == (snapshot.known is None)
+        assert np.array_equal(np.asarray(other.known), np.asarray(snapshot.known))
         assert other.next_chunk == snapshot.first + len(snapshot.chunks)
 
 
@@ -130,13 +144,28 @@ def sample_state(order=(0, 1, 2)) -> PipelineState:
     def work(n: int) -> WorkChunk:
         return WorkChunk.from_pointers([(rng.randint(0, 1), rng.randint(0, 3), rng.randint(0, 999)) for _ in range(n)])
 
+    origin, _ = Origin.concat([Origin.of_chunk(3 + c, np.arange(4), 2) for c in range(3)]).repeat(np.arange(12) % 3, 1)
+    known = origin.spanned(np.arange(300, 300 + len(origin))).table
     lanes = {
         0: LaneSnapshot(0, 0, (), (), (), {"position": 0}, 0, None, -1, 0, 0, 0, 0),
         1: LaneSnapshot(
             1, 6, (work(5), work(7), work(3)), (), (6,), {"position": 15}, 4, (8, 1, 0, 2), 2, 3, 9, 2**127, 0
         ),
         2: LaneSnapshot(
-            2, 3, (work(4),) * 3, ((3, 1), (4, 0)), (3, 6), {"a": [1, {"b": None}]}, 2, (4, 0, 1, 0), 1, 2, 5, 77, 9
+            2,
+            3,
+            (work(4),) * 3,
+            ((3, 1), (4, 0)),
+            (3, 6),
+            {"a": [1, {"b": None}]},
+            2,
+            (4, 0, 1, 0),
+            1,
+            2,
+            5,
+            77,
+            9,
+            known,
         ),
     }
     plan = {"work": {"class": "W", "seed": 0, "weights": [7, 3]}, "operators": [{"op": "split", "max_length": 4}]}
@@ -340,6 +369,11 @@ def test_what_is_wrong_with_a_state_is_said(change, text):
         ({"skipped": [[1]]}, "the field 'skipped' is broken"),
         ({"boundaries": [-1]}, "the field 'boundaries' is broken: -1 is not a natural number"),
         ({"source": None}, "the field 'source' is no mapping"),
+        ({"known": []}, "the field 'known' is broken: the parts of identity do not match"),
+        (
+            {"known": PLAIN["lanes"][2]["known"]},
+            "the field 'known' is broken: a record lies outside the chunks in flight",
+        ),
         ({"lane": -1}, "the field 'lane' is -1"),
     ],
     ids=str,

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon_jax.checkpoint.codec import encode
-from zephon_jax.checkpoint.pointers import pack_chunks, unpack_chunks
+from zephon_jax.checkpoint.pointers import pack_chunks, pack_known, unpack_chunks, unpack_known
+from zephon_jax.origin import CHUNK, LAST, LINEAGE, OFFSET, SIBLINGS, START, TOKENS, Origin
 from zephon_jax.types import WorkChunk
 from zephon_jax.work import StaticMixtureWorkSource
 
@@ -195,6 +196,108 @@ def test_the_sound_one_of_what_follows():
 def test_what_cannot_have_been_packed_is_a_value_error(packed):
     with pytest.raises(ValueError):
         unpack_chunks(packed)
+
+
+# -- what became of samples --------------------------------------------------------------------------------------
+
+
+@st.composite
+def knowns(draw):
+    """What a filter and two expansions leave of some chunks; what a checkpoint keeps of it."""
+    first = draw(st.integers(0, 2**30))
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    origin = Origin.concat([Origin.of_chunk(first + c, np.arange(n), 2) for c, n in enumerate(sizes)])
+    for level in range(draw(st.integers(0, 2))):
+        counts = draw(st.lists(st.integers(0, 3), min_size=len(origin), max_size=len(origin)))
+        origin, _ = origin.repeat(np.array(counts, np.int64), level)
+    if draw(st.booleans()):
+        lengths = draw(st.lists(st.integers(0, 40_000), min_size=len(origin), max_size=len(origin)))
+        origin = origin.spanned(np.array(lengths, np.int64))
+    return origin.table, first, [WorkChunk.from_pointers([(0, 0, i) for i in range(n)]) for n in sizes]
+
+
+@settings(deadline=None, database=None, max_examples=80)
+@given(knowns())
+def test_what_became_of_samples_comes_back(given_known):
+    known, first, works = given_known
+    packed = pack_known(known)
+    back = unpack_known(msgpack.unpackb(msgpack.packb(packed) or b""), first, works)
+    assert back.dtype == np.int32
+    assert back.tolist() == known.tolist()
+    assert pack_known(back) == packed
+
+
+@pytest.mark.parametrize("drop", [0, 0.5])
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_lengths_take_two_bytes_a_record(drop, pieces):
+    rng = np.random.default_rng(0)
+    parts = [Origin.of_chunk(c, np.arange(512), 1).keep(rng.random(512) >= drop)[0] for c in range(8)]
+    origin, _ = Origin.concat(parts).repeat(rng.integers(1, pieces + 1, sum(map(len, parts))), 0)
+    lengths = np.minimum(rng.lognormal(6, 1, len(origin)), 4096).astype(np.int64)
+    without, whole = (len(encode({"k": pack_known(o.table)})) for o in (origin, origin.spanned(lengths)))
+    assert whole - without <= 2 * len(origin) + 16
+    # An identity is a few bits: whether a neighbour was dropped, and how many children there are.
+    assert without <= 1.25 * len(origin) + 64
+
+
+# Chunks 6 and 7 of three and two samples: the second of the first is gone, the third has two children.
+WORKS = [WorkChunk.from_pointers([(0, 0, i) for i in range(n)]) for n in (3, 2)]
+KNOWN = {
+    LAST: (1, 0, 1, 1), SIBLINGS: (0, 0, 1, 0), START: (0, 0, 0, 0), TOKENS: (5, 0, 7, 300), CHUNK: (6, 0, 0, 1),
+    OFFSET: (0, 2, 0, -2), LINEAGE: (0, 0, 1, 0),
+}  # fmt: skip
+
+
+def columns(changes: dict[int, tuple[int, ...]]) -> list:
+    """The columns of KNOWN, with changes."""
+    return [ints(*values) for _, values in sorted({**KNOWN, **changes}.items())]
+
+
+def test_the_sound_known_of_what_follows():
+    table = unpack_known(columns({}), 6, WORKS)
+    assert table[CHUNK].tolist() == [6, 6, 6, 7]
+    assert table[OFFSET].tolist() == [0, 2, 2, 0]
+    for row in (LAST, SIBLINGS, START, TOKENS, LINEAGE):
+        assert table[row].tolist() == list(KNOWN[row])
+    assert unpack_known([ints()] * LINEAGE, 6, []).shape == (LINEAGE, 0)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        None,
+        5,
+        [],
+        columns({})[: LINEAGE - 1],
+        [ints()] * 1000,
+        [None] * (LINEAGE + 1),
+        columns({LINEAGE: (0, 0, 1)}),
+        columns({LAST: (1, 0, 2, 1)}),
+        columns({LAST: (1, -1, 1, 1)}),
+        columns({SIBLINGS: (0, 0, 2**31, 0)}),
+        columns({SIBLINGS: (0, 0, -(2**31) - 1, 0)}),
+        columns({SIBLINGS: (0, 0, -(2**63), 0)}),
+        columns({START: (0, 0, 2**31, 0)}),
+        columns({TOKENS: (0, 0, 2**31, 0)}),
+        columns({TOKENS: (0, 0, -2, 0)}),
+        columns({CHUNK: (5, 1, 0, 1)}),
+        columns({CHUNK: (6, 0, 0, 2)}),
+        columns({CHUNK: (7, 0, 0, -1)}),
+        columns({CHUNK: (2**63 - 1, 1, 0, 1)}),
+        columns({OFFSET: (-1, 3, 0, -2)}),
+        columns({OFFSET: (0, 3, 0, -3)}),
+        columns({OFFSET: (2, -2, 2, -2)}),
+        columns({LINEAGE: (0, 0, -1, 0)}),
+        columns({LINEAGE: (0, 0, 2**31, 0)}),
+    ],
+    ids=range(24),
+)
+def test_what_cannot_have_become_of_samples_is_a_value_error(packed):
+    with pytest.raises(ValueError):
+        unpack_known(packed, 6, WORKS)
+
+
+# -- claims of a hostile state -----------------------------------------------------------------------------------
 
 
 WRAPS = """

@@ -16,7 +16,7 @@ from tests.engine.toy import Config, World, random_config, uninterrupted
 from zephon_jax.engine.lane import LaneBooks, ReplayFilter
 from zephon_jax.engine.receipts import Admission, Receipt
 from zephon_jax.errors import ContractViolation, DataError
-from zephon_jax.origin import Origin
+from zephon_jax.origin import CHUNK, LINEAGE, Origin
 from zephon_jax.types import WorkChunk
 
 
@@ -155,14 +155,14 @@ def test_skipped_samples_count_when_the_cut_passes_them():
     b = LaneBooks(0, 4, {"p": 0}, None, max_skipped=1)
     b.settle(admit((0, 4), (1, 4)))
     bad = rows((0, 1), (1, 3)).table
-    b.settle(Receipt(closed=[bad], skipped=[bad[2:4]]))
+    b.settle(Receipt(closed=[bad], skipped=[bad[CHUNK:LINEAGE]]))
     assert (b.snapshot().skipped, b.skipped_total) == ((), 0)
     b.settle(Receipt(rows=rows((0, 2))))
     assert (b.snapshot().skipped, b.skipped_total) == (((0, 1),), 1)
     again = LaneBooks(0, 4, {"p": 0}, b.snapshot(), max_skipped=1)
     assert again.snapshot().skipped == ((0, 1),)
     again.settle(admit((1, 4)))
-    again.settle(Receipt(closed=[rows((1, 3)).table, rows((0, 1)).table], skipped=[rows((1, 3)).table[2:4]]))
+    again.settle(Receipt(closed=[rows((1, 3)).table, rows((0, 1)).table], skipped=[rows((1, 3)).table[CHUNK:LINEAGE]]))
     again.settle(admit((2, 1)))
     with pytest.raises(DataError, match="max_skipped"):
         again.settle(Receipt(rows=rows((2, 0))))

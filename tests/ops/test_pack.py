@@ -190,7 +190,9 @@ def test_rows_are_laid_out_piece_by_piece_however_they_are_moved(rows, i, j):
         "segment_ids": [
             [k for k, p in enumerate(row, 1) for _ in p] + [0] * left for row, left in zip(rows, room, strict=True)
         ],
-        "positions": [[n for p in row for n in range(len(p))] + [0] * left for row, left in zip(rows, room, strict=True)],
+        "positions": [
+            [n for p in row for n in range(len(p))] + [0] * left for row, left in zip(rows, room, strict=True)
+        ],
     }
     a, b = sorted((min(i, len(rows)), min(j, len(rows))))
     for name, column in laid_columns(packed_rows, capacity).items():

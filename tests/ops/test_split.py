@@ -101,6 +101,12 @@ def test_a_token_beyond_int32_is_refused(value, others):
     assert str(error) == f"split(2): 'tokens' holds {value}, which does not fit in int32"
 
 
+@pytest.mark.parametrize("dtype", ["uint32", "uint64", "int64"])
+def test_a_token_beyond_int32_is_refused_whatever_its_type(dtype):
+    _, error = refused(np.array([1, 2**31], dtype))
+    assert "'tokens' holds 2147483648, which does not fit in int32" in str(error)
+
+
 @pytest.mark.parametrize("value", [2**31 - 1, -(2**31)])
 def test_the_ends_of_int32_fit(value):
     assert Split(2).process(batch_of([{"tokens": [value]}])).rows()[0]["tokens"].tolist() == [value]

@@ -107,6 +107,48 @@ def test_how_often_to_flush_if_nothing_is_said(operators, chunk_size, want):
     assert plan(*operators, chunk_size=chunk_size).every == want
 
 
+class Payloads(zj.Accumulator):
+    """Its decisions need whole records."""
+
+    name = "payloads"
+
+    def init_state(self, ctx):
+        return None
+
+    def push(self, state, batch):
+        return batch
+
+    def flush(self, state):
+        return None
+
+
+IN_FULL = "Replay: in full (a stateless operator stands behind an accumulator, or an accumulator needs payloads)"
+LENGTHS = "Replay: on lengths; only records still to be delivered are read again"
+IDENTITIES = "Replay: on identities; only records still to be delivered are read again"
+
+
+@pytest.mark.parametrize(
+    ("operators", "text"),
+    [
+        ((), IDENTITIES),
+        ((MAP, TOKENIZE, SPLIT, Batch(2)), IDENTITIES),
+        ((TOKENIZE, Shuffle(3)), IDENTITIES),
+        ((TOKENIZE, Pack(8)), LENGTHS),
+        ((TOKENIZE, Shuffle(3), Pack(8), Shuffle(3)), LENGTHS),
+        ((Shuffle(3), TOKENIZE), IN_FULL),
+        ((TOKENIZE, Pack(8), MAP), IN_FULL),
+        ((TOKENIZE, Payloads()), IN_FULL),
+        ((TOKENIZE, Shuffle(3), Payloads(), Pack(8)), IN_FULL),
+        ((TOKENIZE, Wrap(4)), IN_FULL),
+    ],
+    ids=lambda v: ", ".join(op.name for op in v) if isinstance(v, tuple) else "",
+)
+def test_what_a_restore_reads_again(operators, text):
+    made = plan(*operators)
+    assert text in explain_plan(made, 2).split("\n")
+    assert (made.replays_on_lengths, made.keeps_lengths) == (text != IN_FULL, text == LENGTHS)
+
+
 @pytest.mark.parametrize("asked", [1, 2, 8, 1000])
 def test_a_number_of_chunks_that_is_given_is_taken(asked):
     made = plan(Shuffle(100), flush_every_k_chunks=asked)

@@ -60,8 +60,8 @@ def _lane(s: LaneSnapshot, every: int | None, depth: int, known: bool) -> list[s
     out: list[str] = []
     if s.chunks and (s.known is not None) != known:
         out.append(f"lane {s.lane}: what became of the samples in flight is {'not ' if known else ''}in the state")
-    if s.known is not None and s.known.table.shape[0] != LINEAGE + depth:
-        parts = s.known.table.shape[0]
+    if s.known is not None and s.known.shape[0] != LINEAGE + depth:
+        parts = s.known.shape[0]
         out.append(f"lane {s.lane}: samples with {parts} parts of identity, this pipeline has {LINEAGE + depth}")
     if s.cursor is not None and len(s.cursor) != 2 + depth:
         out.append(f"lane {s.lane}: a cursor of {len(s.cursor)} parts, this pipeline has {2 + depth}")

@@ -52,6 +52,7 @@ def _lane_to_plain(s: LaneSnapshot) -> dict[str, Any]:
         "rows": s.rows,
         "digest": s.digest.to_bytes(16, "little"),
         "skipped_total": s.skipped_total,
+        "passed_over": [list(span) for span in s.passed_over],
         "known": None if s.known is None else pack_known(s.known),
     }
 
@@ -145,12 +146,16 @@ def _lane(entry: Any) -> LaneSnapshot:
         rows=f.integer("rows", 0),
         digest=f.parsed("digest", _digest),
         skipped_total=f.integer("skipped_total", 0),
+        passed_over=tuple(f.parsed("passed_over", lambda v: [_pair(p) for p in v])),
         known=None if f.get("known") is None else f.parsed("known", lambda v: unpack_known(v, first, chunks)),
     )
     last = first + len(chunks) - 1
     fits = (
         snapshot.cursor is None if not chunks else snapshot.cursor is not None and first <= snapshot.cursor[0] <= last
     )
+    spans = [0, *(at for span in snapshot.passed_over for at in span), snapshot.rows]
+    if spans != sorted(spans):
+        raise CheckpointMismatch(f"lane {snapshot.lane}: the rows passed over {snapshot.passed_over} are out of order")
     if not fits or snapshot.delivered > snapshot.rows or (snapshot.delivered > 0) != bool(chunks):
         raise CheckpointMismatch(
             f"lane {snapshot.lane}: cursor {snapshot.cursor} does not fit chunks {first} to {last}"

@@ -14,9 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_jax.checkpoint.schema import Known
-from zephon_jax.origin import CHUNK, LAST, LINEAGE, OFFSET, SIBLINGS
-from zephon_jax.types import Int64s, WorkChunk
+from zephon_jax.origin import CHUNK, LAST, LINEAGE, OFFSET, TOKENS
+from zephon_jax.types import Int32s, Int64s, WorkChunk
 
 __all__ = ["pack_chunks", "pack_known", "unpack_chunks", "unpack_known"]
 
@@ -72,37 +71,33 @@ def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
     )
 
 
-def pack_known(known: Known) -> Packed:
-    """What became of samples: a column per part of identity, chunk and offset as differences, and the lengths."""
-    table = known.table.astype(np.int64)
+def pack_known(known: Int32s) -> Packed:
+    """What became of samples: a column per part of identity, chunk and offset as differences."""
+    table = known.astype(np.int64)
     table[CHUNK : OFFSET + 1] = np.diff(table[CHUNK : OFFSET + 1], axis=1, prepend=0)
-    return [[_pack_ints(row) for row in table], None if known.lengths is None else _pack_ints(known.lengths)]
+    return [_pack_ints(row) for row in table]
 
 
-def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Known:
+def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Int32s:
     """The inverse; ValueError unless every record is one of a sample in these chunks, in feed order."""
-    columns, lengths_packed = _list(packed, 2)
-    rows = [_unpack_ints(c) for c in _list(columns)]
+    rows = [_unpack_ints(c) for c in _list(packed)]
     if not LINEAGE <= len(rows) <= LINEAGE + 64 or len({len(r) for r in rows}) != 1:
         raise ValueError("the parts of identity do not match")
     table = np.stack(rows)
     table[CHUNK : OFFSET + 1] = np.cumsum(table[CHUNK : OFFSET + 1], axis=1)
+    if not table.shape[1]:
+        return table.astype(np.int32)
     chunk, offset = table[CHUNK] - first, table[OFFSET]
     sizes = np.array([len(c) for c in chunks], np.int64)
-    if table.shape[1]:
-        inside = (chunk >= 0) & (chunk < len(sizes))
-        if not inside.all() or (offset < 0).any() or (offset >= sizes[chunk]).any():
-            raise ValueError("a record lies outside the chunks in flight")
-        if (np.diff(chunk * (int(sizes.max()) + 1) + offset) < 0).any():
-            raise ValueError("the records are not in feed order")
-        if (table[LINEAGE:] < 0).any() or not np.isin(table[LAST], (0, 1)).all():
-            raise ValueError("the identity of a record is broken")
-        if np.abs(table[SIBLINGS]).max() >= 2**31 or table.max() >= 2**31:
-            raise ValueError("a part of identity is too large")
-    lengths = None if lengths_packed is None else _unpack_ints(lengths_packed)
-    if lengths is not None and (len(lengths) != table.shape[1] or (lengths < 0).any() or (lengths >= 2**31).any()):
-        raise ValueError("the lengths do not match the records")
-    return Known(table.astype(np.int32), None if lengths is None else lengths.astype(np.int32))
+    if not ((chunk >= 0) & (chunk < len(sizes))).all() or (offset < 0).any() or (offset >= sizes[chunk]).any():
+        raise ValueError("a record lies outside the chunks in flight")
+    if (np.diff(chunk * (int(sizes.max()) + 1) + offset) < 0).any():
+        raise ValueError("the records are not in feed order")
+    if (table[LINEAGE:] < 0).any() or (table[TOKENS] < -1).any() or not np.isin(table[LAST], (0, 1)).all():
+        raise ValueError("the identity of a record is broken")
+    if table.max() >= 2**31 or table.min() < -(2**31):
+        raise ValueError("a part of identity is too large")
+    return table.astype(np.int32)
 
 
 _MAX_POINTERS: Final = 1 << 28  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state

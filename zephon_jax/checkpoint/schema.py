@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from zephon_jax.origin import Cursor
 from zephon_jax.types import Int32s, SourceState, WorkChunk
 
-__all__ = ["FORMAT", "VERSION", "DatasetMark", "Known", "LaneSnapshot", "PipelineState"]
+__all__ = ["FORMAT", "VERSION", "DatasetMark", "LaneSnapshot", "PipelineState"]
 
 FORMAT: Final = "zephon_jax.pipeline_state"
 VERSION: Final = 1
@@ -26,13 +26,6 @@ class DatasetMark(NamedTuple):
     fingerprint: str
 
 
-class Known(NamedTuple):
-    """What the stateless operators made of some samples, in feed order: identity (an `Origin` table), tokens' lengths."""
-
-    table: Int32s
-    lengths: Int32s | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneSnapshot:
     """A lane's part of a checkpoint: plain values.
@@ -42,7 +35,9 @@ class LaneSnapshot:
     if T ends it, behind T. `source`: the work source's state right after T. `delivered`: rows delivered from that
     epoch; `cursor`: the last one's, `None` before the first row. `high_offset`: the highest offset of T delivered, -1
     before. `rounds`, `rows`, `digest`: since the start of the stream. `skipped_total`: samples skipped before the cut.
-    `known`: what the stateless operators made of every sample up to offset `high_offset` of T, None where it is not kept.
+    `passed_over`: [start, stop) of the lane's rows that the consumer asked to pass over; they count as delivered.
+    `known`: identity (an `Origin` table, with lengths of tokens) of what the stateless operators made of every sample up to
+    offset `high_offset` of T; None where it is not kept.
     """
 
     lane: int
@@ -58,7 +53,8 @@ class LaneSnapshot:
     rows: int
     digest: int
     skipped_total: int
-    known: Known | None = None
+    known: Int32s | None = None
+    passed_over: tuple[tuple[int, int], ...] = ()
 
     @property
     def next_chunk(self) -> int:

@@ -18,8 +18,11 @@ from zephon_jax.checkpoint.schema import DatasetMark, PipelineState
 from zephon_jax.emit.pump import Pump
 from zephon_jax.engine.engine import Delivery, Engine
 from zephon_jax.engine.fingerprint import combine, to_hex
+from zephon_jax.engine.provenance import Contribution, contributions
+from zephon_jax.engine.receipts import Receipt
 from zephon_jax.errors import ConfigurationError, WorkerError, ZephonError
 from zephon_jax.metrics.counters import OperatorCounts
+from zephon_jax.ops.base import checked_int
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.identity import plan_differences
 
@@ -83,6 +86,7 @@ class PipelineIterator(Iterator[Any]):
         self._restored = self._closed = self._finished = False
         self._error: ZephonError | None = None
         self._host: dict[str, Any] = {}
+        self._last: Sequence[tuple[int, Receipt]] = ()
         self._finalizer = weakref.finalize(self, _shut_down, self._pumps, self._engine)
 
     # -- iterating -------------------------------------------------------------------------------------------------
@@ -91,6 +95,44 @@ class PipelineIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         """The next batch; everything up to it counts as delivered."""
+        return self._handed_out(self._take())
+
+    def skip(self, steps: int) -> int:
+        """Pass over the next `steps` steps, for example after a loss spike; the number passed over, fewer at the end.
+
+        They count as delivered, on every topology and after any resume: `step`, checkpoints and fingerprints go on as if
+        they had been returned. Which rows of each lane they were is kept in every later checkpoint.
+        """
+        steps = checked_int("skip", "steps", steps, 0)
+        for n in range(steps):
+            before = {lane: books.rows for lane, books in self._engine.books.items()}
+            try:
+                self._take()
+            except StopIteration:
+                return n
+            self._last = ()
+            for lane, books in self._engine.books.items():
+                if books.rows > before[lane]:
+                    books.pass_over(books.rows - before[lane])
+        return steps
+
+    def provenance(self) -> dict[int, list[Contribution]]:
+        """Where the rows of the last batch come from: global row → its samples, in the order in which they stand in it.
+
+        Each is `(dataset, shard, sample_idx, start, stop)`: tokens start to stop of that sample; stop is None where no
+        operator has counted tokens. Rows of this process only, numbered as in the global batch (lane l has rows
+        [l·R, (l + 1)·R)). Empty before the first batch.
+        """
+        out: dict[int, list[Contribution]] = {}
+        datasets = self._plan.work.datasets_by_id
+        for lane, receipt in self._last:
+            if receipt.rows is not None:
+                first = lane * (self._plan.rows_per_lane or 1)
+                rows = contributions(receipt.rows, self._engine.books[lane].work_of, datasets)
+                out.update(enumerate(rows, first))
+        return out
+
+    def _take(self) -> Any:
         if self._error is not None:
             raise self._error
         if self._closed:
@@ -103,7 +145,8 @@ class PipelineIterator(Iterator[Any]):
             for delivery in self._deliveries:
                 self._engine.settle(delivery)
                 if delivery.batch is not None:
-                    return self._handed_out(delivery.batch)
+                    self._last = delivery.receipts
+                    return delivery.batch
         except ZephonError as error:
             self._error = error
             raise

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zephon_jax.checkpoint.schema import Known, LaneSnapshot
+from zephon_jax.checkpoint.schema import LaneSnapshot
 from zephon_jax.engine.fingerprint import MODULUS, rows_digest
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.errors import ContractViolation, DataError
@@ -43,7 +43,7 @@ class _Epoch:
     balance: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
     closed: np.ndarray[tuple[int], np.dtype[np.bool_]] = field(default_factory=lambda: np.empty(0, np.bool_))
 
-    known: list[Known] = field(default_factory=list[Known])
+    known: list[Int32s] = field(default_factory=list[Int32s])
 
     def admit(self, work: WorkChunk, source: SourceState | None) -> None:
         n = len(work)
@@ -115,6 +115,8 @@ class LaneBooks:
         self.rounds, self.rows, self.digest, self.skipped_total = 0, 0, 0, 0
         self._skipped: set[tuple[int, int]] = set()  # of chunks that a snapshot may still keep
         self.evicted_chunks = 0
+        self.passed_over: list[tuple[int, int]] = []
+        self._leaving: dict[int, _Epoch] = {}  # evicted by the last receipt: its rows can still be named
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -123,6 +125,7 @@ class LaneBooks:
         self._high_offset, self.rounds, self.rows = s.high_offset, s.rounds, s.rows
         self.digest, self.skipped_total, self._skipped = s.digest, s.skipped_total, set(s.skipped)
         self._top = s.next_chunk - 1
+        self.passed_over = list(s.passed_over)
         for chunk, work in enumerate(s.chunks, s.first):
             self._admit(chunk, work, s.source if chunk == self._top else None)
         if s.known is not None and s.chunks:
@@ -134,7 +137,8 @@ class LaneBooks:
         for chunk, work, source in receipt.admitted:
             self._admit(chunk, work, source)
         for known in receipt.known:
-            self._epochs[int(known.table[CHUNK, 0]) // self.every].known.append(known)
+            self._epochs[int(known[CHUNK, 0]) // self.every].known.append(known)
+        self._leaving = {}
         touched: set[int] = set()
         for table in receipt.closed:
             touched |= self._finish(table)
@@ -240,7 +244,8 @@ class LaneBooks:
             if n > top_epoch and len(self._epochs[n].works) == self.every and self._epochs[n].is_done()
         ]
         for number in [n for n in self._epochs if n < top_epoch] + done:
-            self.evicted_chunks += len(self._epochs.pop(number).works)
+            epoch = self._leaving[number] = self._epochs.pop(number)
+            self.evicted_chunks += len(epoch.works)
         if self._skipped:
             start = top_epoch * self.every
             self._skipped = {at for at in self._skipped if at[0] >= start}
@@ -252,6 +257,13 @@ class LaneBooks:
         )
         return (self._top, self._high_offset, tuple(sorted(self._skipped)), epochs)
 
+    def pass_over(self, rows: int) -> None:
+        """The last `rows` rows were delivered to nobody, on the consumer's word; they count as delivered."""
+        start = self.rows - rows
+        if self.passed_over and self.passed_over[-1][1] == start:
+            start = self.passed_over.pop()[0]
+        self.passed_over.append((start, self.rows))
+
     # -- the cut ---------------------------------------------------------------------------------------------------
     @property
     def chunks_in_flight(self) -> int:
@@ -259,8 +271,9 @@ class LaneBooks:
         return self._top - self._top // self.every * self.every + 1 if self._top >= 0 else 0
 
     def work_of(self, chunk: int) -> WorkChunk | None:
-        """The pointers of a chunk that is still known."""
-        epoch = self._epochs.get(chunk // self.every)
+        """The pointers of a chunk of the last delivery, or in flight."""
+        number = chunk // self.every
+        epoch = self._epochs.get(number) or self._leaving.get(number)
         return epoch.works[chunk - epoch.start] if epoch and 0 <= chunk - epoch.start < len(epoch.works) else None
 
     def snapshot(self) -> LaneSnapshot:
@@ -281,17 +294,16 @@ class LaneBooks:
         return LaneSnapshot(
             self.lane, first, chunks, tuple(skipped), boundaries, source, self.delivered, self.cursor,
             self._high_offset, self.rounds, self.rows, self.digest, self.skipped_total, self._known(),
+            tuple(self.passed_over),
         )  # fmt: skip
 
-    def _known(self) -> Known | None:
+    def _known(self) -> Int32s | None:
         """What is known of the samples up to the highest delivered one: all of them, since a lane keeps its order."""
         if self._top < 0 or not self._keeps_known:
             return None
-        parts = self._epochs[self._top // self.every].known
-        table = np.concatenate([p.table for p in parts], axis=1)
+        table = np.concatenate(self._epochs[self._top // self.every].known, axis=1)
         below = (table[CHUNK] < self._top) | ((table[CHUNK] == self._top) & (table[OFFSET] <= self._high_offset))
-        lengths = [p.lengths for p in parts if p.lengths is not None]
-        return Known(table[:, below], np.concatenate(lengths)[below] if lengths else None)
+        return table[:, below]
 
 
 @dataclass(slots=True)

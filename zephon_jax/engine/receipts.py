@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zephon_jax.checkpoint.schema import Known
 from zephon_jax.origin import Origin
 from zephon_jax.types import Int32s, SourceState, WorkChunk
 
@@ -39,7 +38,7 @@ class Receipt:
     closed: list[Int32s] = field(default_factory=list[Int32s])
     skipped: list[Int32s] = field(default_factory=list[Int32s])
     boundary: int | None = None
-    known: list[Known] = field(default_factory=list[Known])
+    known: list[Int32s] = field(default_factory=list[Int32s])
 
     @property
     def bulk(self) -> int:

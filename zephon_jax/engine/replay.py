@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zephon_jax.checkpoint.schema import Known
 from zephon_jax.columns import Objects, Ragged, row_of, row_values
 from zephon_jax.deferred import DEFERRED, Deferred
 from zephon_jax.errors import ContractViolation
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.fetch import pointer_columns
-from zephon_jax.origin import CHUNK, LAST, OFFSET, SIBLINGS, Cursor, Origin, no_contributors
+from zephon_jax.origin import CHUNK, LAST, OFFSET, SIBLINGS, TOKENS, Cursor, Origin, no_contributors
 from zephon_jax.types import Int32s, Int64s, WorkChunk
 
 __all__ = ["Loader", "Replayed", "deferred_batch", "known_of"]
@@ -29,27 +28,25 @@ class Replayed(NamedTuple):
     batch: MicroBatch
 
 
-def known_of(batch: MicroBatch, keep_lengths: bool) -> Known | None:
-    """What the stateless operators made of these samples; None if nothing is left of them."""
+def known_of(batch: MicroBatch, keep_lengths: bool) -> Int32s | None:
+    """The identity of what the stateless operators made of these samples, with lengths; None if nothing is left."""
     if not len(batch):
         return None
-    lengths: Int32s | None = None
-    if keep_lengths:
-        column = batch.columns.get("tokens")
-        if isinstance(column, Ragged):
-            lengths = column.lengths.astype(np.int32)
-        else:  # not a token list: the accumulator that needs one will say so
-            values = row_values(column) if column is not None else [()] * len(batch)
-            lengths = np.array([len(v) if hasattr(v, "__len__") else 0 for v in values], np.int32)
-    return Known(batch.origin.table, lengths)
+    if not keep_lengths:
+        return batch.origin.table
+    column = batch.columns.get("tokens")
+    if isinstance(column, Ragged):
+        return batch.origin.spanned(column.lengths).table
+    # Not a token list: the accumulator that needs one will say so.
+    values = row_values(column) if column is not None else [()] * len(batch)
+    return batch.origin.spanned(np.array([len(v) if hasattr(v, "__len__") else 0 for v in values])).table
 
 
-def deferred_batch(lane: int, known: Known, chunk: int, offsets: Int64s) -> MicroBatch:
+def deferred_batch(lane: int, known: Int32s, chunk: int, offsets: Int64s) -> MicroBatch:
     """The records that samples `offsets` (ascending) of the chunk became, without payloads, and what was finished."""
-    here = (known.table[CHUNK] == chunk) & (known.table[OFFSET] >= offsets[0]) & (known.table[OFFSET] <= offsets[-1])
-    table = known.table[:, here]
-    lengths = known.lengths[here].tolist() if known.lengths is not None else [-1] * table.shape[1]
-    handles = [Deferred(tuple(c), n) for c, n in zip(table[CHUNK:].T.tolist(), lengths, strict=True)]
+    table = known[:, (known[CHUNK] == chunk) & (known[OFFSET] >= offsets[0]) & (known[OFFSET] <= offsets[-1])]
+    cursors, lengths = table[CHUNK:].T.tolist(), table[TOKENS].tolist()
+    handles = [Deferred(tuple(c), n) for c, n in zip(cursors, lengths, strict=True)]
     closed = _missing(table, chunk, offsets)
     return MicroBatch(lane, {DEFERRED: Objects(handles)}, Origin(table), closed, np.empty((2, 0), np.int32))
 

@@ -47,9 +47,13 @@ class Split(RecordOperator):
         lists = int32_ragged(field_of(batch, self._field, self.name), self.name, self._field)
         counts, pieces = cut_lists(lists, self._max_length)
         if len(pieces.splits) == len(lists.splits):
-            return batch.repeat(counts, {**batch.columns, self._field: lists})
+            return self._spanned(batch.repeat(counts, {**batch.columns, self._field: lists}), lists, None)
         index = np.repeat(np.arange(len(batch)), counts)
         columns: dict[str, Column] = {
             name: pieces if name == self._field else take(column, index) for name, column in batch.columns.items()
         }
-        return batch.repeat(counts, columns)
+        shift = pieces.splits[:-1] - np.repeat(lists.splits[:-1], counts)
+        return self._spanned(batch.repeat(counts, columns), pieces, shift)
+
+    def _spanned(self, batch: MicroBatch, pieces: Ragged, shift: Int64s | None) -> MicroBatch:
+        return batch.spanned(pieces.lengths, shift) if self._field == "tokens" else batch

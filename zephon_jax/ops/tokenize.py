@@ -76,7 +76,8 @@ class Tokenize(RecordOperator):
         splits = np.zeros(len(ids) + 1, np.int64)
         np.cumsum([len(one) for one in ids], out=splits[1:])
         columns = {name: column for name, column in batch.columns.items() if name not in (self._field, "tokens")}
-        return batch.with_columns({**columns, "tokens": Ragged(np.concatenate(ids), splits)})
+        tokens = Ragged(np.concatenate(ids), splits)
+        return batch.with_columns({**columns, "tokens": tokens}).spanned(tokens.lengths)
 
 
 def _tokenizers_encode(tokenizer: Any) -> Encode:

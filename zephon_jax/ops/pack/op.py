@@ -114,10 +114,13 @@ class Pack(Accumulator[_State]):
             if over.any():
                 parts = _cut(parts, np.flatnonzero(over).tolist(), counts.tolist(), size)
             lengths = np.minimum(np.repeat(lengths, counts) - child * size, size)
-            batch = batch.repeat(counts, {})
+            batch = batch.repeat(counts, {}).spanned(lengths, child * size)
         elif over.any():  # "truncate"
             parts = [_span(part, 0, min(size, len(part))) for part in parts]
             lengths = np.minimum(lengths, size)
+            batch = batch.spanned(lengths)
+        else:
+            batch = batch.spanned(lengths)
         return batch, parts, lengths
 
     def _parts(self, batch: MicroBatch) -> tuple[list[Part], Int64s]:
