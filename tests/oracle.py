@@ -163,6 +163,24 @@ def _wrap(stream, lane, index, capacity):
         yield {"tokens": held + [0] * (capacity - len(held))}
 
 
+def _chunks(stream, lane, index, size):
+    """The twin of a stateful_transform that sums n over `size` records, and gives each sum n mod 3 times."""
+    held: list[int] = []
+    for x in stream:
+        if isinstance(x, Flush):
+            if held:
+                yield {"n": sum(held), "k": len(held)}
+            held = []
+            yield x
+            continue
+        held.append(int(x["n"]))
+        if len(held) == size:
+            yield from ({"n": sum(held), "k": len(held)} for _ in range(sum(held) % 3))
+            held = []
+    if held:
+        yield {"n": sum(held), "k": len(held)}
+
+
 def _double(stream, lane, index, times):
     """The twin of `operators.Repeat`: n mod `times` copies, so some records vanish."""
     for x in stream:
@@ -221,5 +239,5 @@ def _targets(stream, lane, index):
 
 OPERATORS = {
     "map": _map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle, "pack": _pack,
-    "wrap": _wrap, "repeat": _double, "batch": _batch, "targets": _targets,
+    "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
 }  # fmt: skip

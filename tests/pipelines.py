@@ -23,6 +23,24 @@ def even(record):
     return int(record["n"]) % 3 != 1
 
 
+def summed(held):
+    return {"n": sum(held), "k": len(held)}
+
+
+def chunks(pipeline, size):
+    def push(held, record):
+        held.append(int(record["n"]))
+        if len(held) < size:
+            return []
+        out = [summed(held)] * (sum(held) % 3)
+        held.clear()
+        return out
+
+    return pipeline.stateful_transform(
+        f"chunks{size}", init_state=list, push=push, flush=lambda held: [summed(held)] if held else []
+    )
+
+
 @dataclass
 class Case:
     spec: list[tuple[Any, ...]]
@@ -47,6 +65,7 @@ STEPS = {
     "shuffle": lambda p, size, seed: p.shuffle(size, seed=seed),
     "pack": lambda p, capacity, bins, overlong: p.pack(capacity, num_bins=bins, on_overlong=overlong),
     "wrap": lambda p, capacity: p.apply(Wrap(capacity)),
+    "chunks": chunks,
     "repeat": lambda p, times: p.apply(Repeat(times)),
     "batch": lambda p, rows, drop_last: p.batch(rows, drop_last=drop_last),
     "targets": lambda p: p.lm_targets(),
@@ -79,6 +98,13 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
         spec.append(("shuffle", rng.randint(1, 12), rng.randint(0, 5)))
     if rng.random() < 0.3:
         spec.append(("map", add_field))
+    if random.Random(seed + 5).random() < 0.15:
+        spec += [
+            ("chunks", rng.randint(1, 6)),
+            *([("shuffle", 3, 1)] if rng.random() < 0.5 else []),
+            ("batch", 2, True),
+        ]
+        return Case(spec, work, samples, L, rng.choice([1, 2, 3, 8]))
     packed = False
     if rng.random() < 0.85:
         spec.append(("tokenize",))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.ops import batch_of, contributors, identities, sample
 from zephon_jax.columns import Dense
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.origin import Origin, Weight, no_contributors, weight_of
+from zephon_jax.origin import START, TOKENS, Origin, Weight, no_contributors, weight_of
 
 DEPTH = 2
 Identity = list[tuple[int, ...]]
@@ -228,6 +228,33 @@ def test_weights_of_tables():
     assert weight_of(three.table) == Weight(1, 1)
     assert weight_of(three.slice(0, 2).table) == Weight(0, 2)
     assert weight_of(three.slice(2, 3).table) == Weight(1, -1)
+
+
+def spans(given_origin: Origin) -> list[tuple[int, int]]:
+    return list(zip(given_origin.table[START].tolist(), given_origin.table[TOKENS].tolist(), strict=True))
+
+
+def test_spans_of_tokens_travel_with_their_contributors():
+    fresh_ones = origin([A], [B], [C])
+    assert spans(Origin.of_chunk(0, np.arange(2), 1)) == [(0, -1)] * 2
+    known = fresh_ones.spanned(np.array([7, 2, 0]))
+    assert spans(known) == [(0, 7), (0, 2), (0, 0)]
+    assert spans(fresh_ones) == [(0, -1)] * 3  # the one it was made of is as it was
+    children, closed = known.repeat(np.array([3, 1, 0]), level=0)
+    assert spans(children) == [(0, 7)] * 3 + [(0, 2)]
+    assert closed[TOKENS].tolist() == [0]
+    cut_up = children.spanned(np.array([3, 3, 1, 2]), np.array([0, 3, 6, 0]))
+    assert spans(cut_up) == [(0, 3), (3, 3), (6, 1), (0, 2)]
+    assert spans(cut_up.spanned(np.array([3, 2, 1, 1]), np.array([0, 1, 0, 1]))) == [(0, 3), (4, 2), (6, 1), (1, 1)]
+    assert spans(cut_up.take(np.array([2, 0]))) == [(6, 1), (0, 3)]
+    grouped = cut_up.group(np.array([0, 2, 4]))
+    assert spans(Origin.concat([grouped, known])) == [(0, 3), (3, 3), (6, 1), (0, 2), (0, 7), (0, 2), (0, 0)]
+    assert contributors(cut_up.table) == contributors(children.table)
+
+
+def test_what_is_made_of_several_keeps_their_spans():
+    grouped = batch_of([{"x": 1}, {"x": 2}]).group(np.array([0, 2]), {"x": Dense(np.array([1]))})
+    assert grouped.spanned(np.array([5])) is grouped
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2], ids=["first", "middle", "last"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,19 @@ from zephon_jax.emit.rows import rounds_of
 from zephon_jax.engine.engine import Engine
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.lanes import lanes_of_group
-from zephon_jax.ops import Batch, Filter, LmTargets, Map, Operator, Pack, Shuffle, Split, Tokenize
+from zephon_jax.ops import (
+    Batch,
+    Filter,
+    LmTargets,
+    Map,
+    MapBatch,
+    Operator,
+    Pack,
+    Shuffle,
+    Split,
+    StatefulTransform,
+    Tokenize,
+)
 from zephon_jax.options import Options
 from zephon_jax.plan.compile import Plan, compile_plan
 from zephon_jax.plan.explain import explain_plan, worker_count
@@ -107,6 +119,32 @@ class Pipeline:
     def shuffle(self, buffer_size: int, *, seed: int = 0) -> Pipeline:
         """Reorder records through a buffer of at most `buffer_size` per lane. See `zephon_jax.ops.Shuffle`."""
         return self.apply(Shuffle(buffer_size, seed=seed))
+
+    def stateful_transform(
+        self,
+        name: str,
+        *,
+        init_state: Callable[[], Any],
+        push: Callable[[Any, dict[str, Any]], Iterable[Mapping[str, Any]]],
+        flush: Callable[[Any], Iterable[Mapping[str, Any]]],
+        preserves_cursor_order: bool = True,
+        version: str | int | None = None,
+    ) -> Pipeline:
+        """A function with a memory over the records of a lane. See `zephon_jax.ops.StatefulTransform`."""
+        return self.apply(
+            StatefulTransform(
+                name,
+                init_state=init_state,
+                push=push,
+                flush=flush,
+                preserves_cursor_order=preserves_cursor_order,
+                version=version,
+            )
+        )
+
+    def map_batch(self, fn: Any, *, name: str | None = None, version: str | int | None = None) -> Pipeline:
+        """`fn(batch) -> batch` after `batch`, which must keep rows. See `zephon_jax.ops.MapBatch`."""
+        return self.apply(MapBatch(fn, name=name, version=version))
 
     def batch(
         self, batch_size: int | None = None, *, global_batch_size: int | None = None, drop_last: bool = True

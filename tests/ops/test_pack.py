@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 
 import zephon_jax as zj
 from tests.ops import CONTEXT, PROPERTY, accumulated, batch_of, contributors, cut, identities, sample, sizes
-from zephon_jax.columns import Dense, collate, concat, row_value, row_values, slice_rows, take
+from zephon_jax.columns import Dense, Objects, collate, concat, row_value, row_values, slice_rows, take
+from zephon_jax.deferred import DEFERRED, Deferred, deferred_of
 from zephon_jax.errors import ConfigurationError, DataError
+from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Pack
 from zephon_jax.ops.base import RecordFailure
 from zephon_jax.ops.pack.bins import FirstFit, WideFirstFit, first_fit
 from zephon_jax.ops.pack.layout import PackedRow, laid_columns
+from zephon_jax.origin import OFFSET, START, TOKENS
 
 
 def rows_of_pieces(lengths: list[int], capacity: int, num_bins: int) -> list[list[int]]:
@@ -118,6 +122,54 @@ def test_nothing_but_empty_documents(empty):
     rows, of, closed = accumulated(Pack(4), cut([{"tokens": empty}] * 5, [2]))
     assert (rows, of) == ([], [])
     assert closed == [sample(i, 0) for i in range(5)]
+
+
+@PROPERTY
+@given(documents, sizes, st.integers(1, 9), policies)
+def test_a_row_knows_which_tokens_of_which_samples_it_holds(docs, parts, capacity, on_overlong):
+    op = Pack(capacity, num_bins=2, on_overlong=on_overlong)
+    state = op.init_state(CONTEXT)
+    out = [op.push(state, batch) for batch in cut([{"tokens": d} for d in docs], parts)]
+    rest = op.flush(state)
+    for batch in out if rest is None else [*out, rest]:
+        table = batch.origin.table
+        splits = [0] if batch.origin.splits is None else batch.origin.splits.tolist()
+        for row, (a, b) in zip(batch.rows(), pairwise(splits), strict=True):
+            at = zip(table[OFFSET, a:b].tolist(), table[START, a:b].tolist(), table[TOKENS, a:b].tolist(), strict=True)
+            held = [t for offset, start, n in at for t in docs[offset][start : start + n]]
+            assert row["tokens"].tolist() == held + [0] * (capacity - len(held))
+
+
+@PROPERTY
+@given(documents, sizes, st.integers(1, 9), st.sampled_from([1, 3, 50]), policies, st.randoms(use_true_random=False))
+def test_lengths_alone_decide_and_tokens_may_come_later(docs, parts, capacity, num_bins, on_overlong, rng):
+    """In a replay, records stand for samples that were not read; some micro-batches have been read all the same."""
+    op = Pack(capacity, num_bins=num_bins, on_overlong=on_overlong)
+    state = op.init_state(CONTEXT)
+    waiting: list[Deferred] = []
+
+    def deferred(batch: MicroBatch) -> MicroBatch:
+        handles: list = []
+        for cursor, row in zip(batch.origin.cursors().T.tolist(), batch.rows(), strict=True):
+            handles.append(Deferred(tuple(cursor), len(row["tokens"])))
+        waiting.extend(handles)
+        return batch.with_columns({DEFERRED: Objects(handles)})
+
+    batches = [deferred(b) if rng.random() < 0.6 else b for b in cut([{"tokens": d} for d in docs], parts)]
+    whole = MicroBatch.concat(batches) if rng.random() < 0.5 else None  # both kinds in one micro-batch
+    out = [op.push(state, batch) for batch in (batches if whole is None else [whole])]
+    rest = op.flush(state)
+    out = out if rest is None else [*out, rest]
+    due = [record for batch in out for record in deferred_of(batch.columns)]
+    assert {id(record) for record in due} <= {id(record) for record in waiting}
+    for record in waiting:
+        record.row = {"tokens": np.array(docs[record.cursor[1]], np.int64)}
+    assert [record for batch in out for record in deferred_of(batch.columns)] == []
+    pieces_there, _, _ = fitting(docs, capacity, on_overlong)
+    want = packed(pieces_there, capacity, num_bins)
+    rows = [row for batch in out for row in batch.rows()]
+    for name, values in want.items():
+        assert [row[name].tolist() for row in rows] == values, name
 
 
 def test_a_row_by_hand():

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ops import CONTEXT, PROPERTY, accumulated, batch_of, collected, contributors, cut, same_rows, sample, sizes
+from zephon_jax.columns import Laid
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Shuffle
+from zephon_jax.ops.pack.layout import PackedRow, laid_columns
 from zephon_jax.ops.randomness import Draws
 from zephon_jax.types import LaneContext
 
@@ -133,6 +135,38 @@ def test_grouped_records_stay_together():
     pairs = [[sample(i, 0), sample(i + 1, 0)] for i in (0, 3, 6)] + [[sample(i, 0)] for i in (2, 5, 8)]
     assert sorted(of) == sorted(pairs)
     assert len(got) == 6
+
+
+@PROPERTY
+@given(st.integers(0, 25), sizes, st.integers(1, 8))
+def test_packed_rows_are_shuffled_as_they_are(n, parts, size):
+    """Rows that become arrays late leave in the same order, and hold the same."""
+    op = Shuffle(size, seed=1)
+    state = op.init_state(CONTEXT)
+    out = []
+    for batch in cut([{"n": i} for i in range(n)], parts):
+        ids = [int(row["n"]) for row in batch.rows()]
+        rows = [PackedRow([np.full(2, i, np.int32), np.array([i], np.int32)], [2, 1], 1) for i in ids]
+        out.append(op.push(state, batch.with_columns(laid_columns(rows, 4))))
+    rest = op.flush(state)
+    if rest is not None:
+        out.append(rest)
+    assert all(isinstance(c, Laid) for batch in out if len(batch) for c in batch.columns.values())
+    rows = [row for batch in out for row in batch.rows()]
+    assert [row["tokens"].tolist() for row in rows] == [[i, i, i, 0] for i in one_at_a_time(n, size, 1)]
+    assert all(row["segment_ids"].tolist() == [1, 1, 2, 0] for row in rows)
+    assert all(row["positions"].tolist() == [0, 1, 0, 0] for row in rows)
+
+
+def test_packed_rows_among_others_become_values():
+    rows = [PackedRow([np.full(4, i, np.int32)], [4], 0) for i in range(3)]
+    laid = batch_of([{}] * 3).with_columns({"tokens": laid_columns(rows, 4)["tokens"]})
+    plain = batch_of([{"tokens": np.full(4, i, np.int32)} for i in range(3, 6)], start=3)
+    order = one_at_a_time(6, 2, 0)
+    for batches, named in (([laid, plain], order), ([plain, laid], [(i + 3) % 6 for i in order])):
+        got, of, _ = accumulated(Shuffle(2), batches)
+        assert [row["tokens"].tolist() for row in got] == [[i] * 4 for i in named]
+        assert of == [[sample(i, 0)] for i in named]
 
 
 def test_lanes_epochs_operators_and_seeds_have_orders_of_their_own():

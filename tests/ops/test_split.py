@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from zephon_jax.ops import Split
 from zephon_jax.ops.base import RecordFailure
 from zephon_jax.ops.fields import int32_ragged
 from zephon_jax.ops.split import cut_lists
+from zephon_jax.origin import START, TOKENS
 
 lists = st.lists(st.lists(st.integers(-3, 3), max_size=9), max_size=12)
 
@@ -56,6 +59,21 @@ def test_pieces_are_views_of_the_same_values(n, counts, pieces):
     assert got.tolist() == counts
     assert [v.tolist() for v in cut_up.views()] == pieces
     assert cut_up.values is values
+
+
+@PROPERTY
+@given(lists, st.integers(1, 5), st.integers(1, 5))
+def test_a_piece_knows_its_span_of_the_sample(tokens, first, second):
+    """Cut twice, so that a piece of a piece counts from where the sample begins."""
+    rows = [{"tokens": list(range(100, 100 + len(one)))} for one in tokens]
+    once = Split(first).process(batch_of(rows, depth=2, level=0))
+    twice = Split(second).process(replace(once, level=1))
+    for batch in (once, twice):
+        table = batch.origin.table
+        for row, start, n in zip(batch.rows(), table[START].tolist(), table[TOKENS].tolist(), strict=True):
+            assert row["tokens"].tolist() == list(range(100 + start, 100 + start + n))
+    other = Split(first, field="ids").process(batch_of([{"ids": [1] * 9}]))
+    assert set(other.origin.table[TOKENS].tolist()) == {-1}
 
 
 def test_another_field_and_lists_of_one_length():

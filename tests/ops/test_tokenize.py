@@ -15,6 +15,7 @@ import zephon_jax as zj
 from tests.ops import PROPERTY, batch_of, cut, processed, same, sample, sizes
 from zephon_jax.ops import Tokenize
 from zephon_jax.ops.base import RecordFailure
+from zephon_jax.origin import START, TOKENS
 
 ODD = [
     "",
@@ -95,6 +96,11 @@ def test_odd_and_huge_texts_are_those_of_the_library(bpe):
     given_texts = [*ODD, huge, "x" * 50_000]
     assert ids_of(Tokenize(bpe), given_texts) == [own(bpe, t) for t in given_texts]
     assert bpe.decode(ids_of(Tokenize(bpe), [huge])[0]) == huge
+
+
+def test_a_record_knows_how_many_tokens_it_has():
+    batch = Tokenize(letters, add_bos=1).process(batch_of([{"text": t} for t in ("", "abc")]))
+    assert (batch.origin.table[START].tolist(), batch.origin.table[TOKENS].tolist()) == ([0, 0], [1, 4])
 
 
 def test_special_tokens_are_those_asked_for_and_no_others(bpe):

@@ -7,6 +7,7 @@ from zephon_jax.ops.pack.op import Pack
 from zephon_jax.ops.rows import Filter, Map
 from zephon_jax.ops.shuffle import Shuffle
 from zephon_jax.ops.split import Split
+from zephon_jax.ops.stateful import MapBatch, StatefulTransform
 from zephon_jax.ops.targets import LmTargets
 from zephon_jax.ops.tokenize import Tokenize
 
@@ -17,6 +18,7 @@ __all__ = [
     "Filter",
     "LmTargets",
     "Map",
+    "MapBatch",
     "OpTraits",
     "Operator",
     "Pack",
@@ -25,5 +27,6 @@ __all__ = [
     "RowOperator",
     "Shuffle",
     "Split",
+    "StatefulTransform",
     "Tokenize",
 ]

@@ -94,7 +94,7 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
     every, strategy, notes = _eviction(before, options, work.chunk_size_hint)
     identity = {
         "work": dict(work.identity()),
-        "operators": [dict(i) for op in before if (i := op.identity()) is not None],
+        "operators": [dict(i) for op in (*before, *after) if (i := op.identity()) is not None],
         "canonical_replicas": lanes,
         "flush_every_k_chunks": every or 0,
         "on_data_error": options.on_data_error,
