@@ -17,7 +17,7 @@ from tests.pipelines import random_case
 from tests.test_oracle import check_every_cut, drain
 from zephon_jax.checkpoint.codec import encode
 
-CASES = (104, 201, 203, 303, 304, 1001, 1007, 1000)
+CASES = (104, 105, 203, 303, 304, 1001, 1007, 1000, 1012)
 
 
 def lane_model() -> None:

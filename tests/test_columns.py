@@ -16,6 +16,7 @@ from tests.ops import same, same_rows
 from zephon_jax.columns import (
     MISSING,
     Dense,
+    Laid,
     Objects,
     Ragged,
     as_rows,
@@ -188,6 +189,34 @@ def test_one_part_is_copied_as_well():
     out = collate([Dense(values)])
     assert not np.shares_memory(out, values)
     assert out.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def ones(items):
+    return np.array(items, np.int32).reshape(-1, 1)
+
+
+def tens(items):
+    return 10 * ones(items)
+
+
+def test_rows_laid_out_late_are_joined_only_if_they_are_laid_out_alike():
+    for parts, want in (
+        ([Laid([1, 2], ones), Laid([3], ones)], [[1], [2], [3]]),
+        ([Laid([1, 2], ones), Laid([3], tens)], [[1], [2], [30]]),
+        ([Laid([1], tens), Laid([2], ones), Laid([3], tens)], [[10], [2], [30]]),
+        ([Laid([1], tens), Dense(ones([2]))], [[10], [2]]),
+        ([Dense(ones([2])), Laid([], ones), Laid([1], tens)], [[2], [10]]),
+    ):
+        for stored in (parts, [concat(parts)], [slice_rows(concat(parts), 0, 1), slice_rows(concat(parts), 1, 9)]):
+            out = collate(stored)
+            assert (out.dtype, out.tolist()) == (np.int32, want)
+        assert [v.tolist() for v in row_values(concat(parts))] == want
+        assert row_value(concat(parts), 0).tolist() == want[0]
+        assert column_length(concat(parts)) == len(want)
+        assert [v.tolist() for v in row_values(take(concat(parts), np.array([1, 0])))] == [want[1], want[0]]
+    mixed = concat([Laid([1], ones), Objects([MISSING])])
+    assert rows_of({"x": mixed}, 2)[1] == {}
+    assert collate([Laid([1], ones), Objects(["a"])]).dtype == object
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,14 @@ MISTAKES = {
         "engine/chain.py",
         "if (rest := lane_op.flush(None)) is not None:",
         "if False:"),
+    # the replay on lengths
+    "what is known beyond the cut is saved": ("engine/lane.py", "return table[:, below]", "return table"),
+    "a sample too many is taken as known": ("engine/chain.py", "else s.high_offset + 1", "else s.high_offset + 2"),
+    "samples that left nothing are never closed": (
+        "engine/replay.py",
+        "closed = _missing(table, chunk, offsets)",
+        "closed = table[:, :0]"),
+    "rows still to be delivered stay without payload": ("engine/chain.py", "            if self._deferring:", "            if False:"),
     # lanes and order
     "the highest lane comes first": ("engine/merge.py", "(self._rounds[lane], lane)", "(self._rounds[lane], -lane)"),
     "the round-robin starts anew after a resume": (

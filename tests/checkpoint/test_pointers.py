@@ -188,10 +188,13 @@ def test_the_sound_one_of_what_follows():
         [*GOOD[:3], [[ints(1, 1), ints(5, 0), ints(1, 1)]]],
         [*GOOD[:3], [[ints(1, 1), ints(-1, 0), ints(2, 1)]]],
         [*GOOD[:3], [[ints(1, 1), ints(5, -9), ints(2, 1)]]],
+        [*GOOD[:3], [[ints(1, 1), ints(2**63 - 5, 0), ints(2, 1)]]],
+        [GOOD[0], [4, 5], ints(0, 0, 1), [[ints(1), ints(5), ints(1)], [ints(1), ints(5), ints(2)]]],
+        [GOOD[0], [4, 5], None, [[ints(1), ints(5), ints(1)], [ints(1), ints(5), ints(2)]]],
         [*GOOD[:3], [[ints(-1, 1), ints(5, 0), ints(2, 1)]]],
         [*GOOD[:3], [[ints(1, 2**31), ints(5, 0), ints(2, 1)]]],
     ],
-    ids=range(39),
+    ids=range(42),
 )
 def test_what_cannot_have_been_packed_is_a_value_error(packed):
     with pytest.raises(ValueError):

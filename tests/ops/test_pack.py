@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import warnings
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +15,8 @@ from hypothesis import strategies as st
 
 import zephon_jax as zj
 from tests.ops import CONTEXT, PROPERTY, accumulated, batch_of, contributors, cut, identities, sample, sizes
-from zephon_jax.columns import Dense, Objects, collate, concat, row_value, row_values, slice_rows, take
-from zephon_jax.deferred import DEFERRED, Deferred, deferred_of
+from zephon_jax.columns import Dense, Objects, Ragged, collate, concat, row_value, row_values, slice_rows, take
+from zephon_jax.deferred import DEFERRED, Deferred, Piece, deferred_of
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Pack
@@ -216,6 +218,33 @@ def test_both_implementations_decide_alike(num_bins):
 def test_the_faster_implementation_is_chosen():
     assert isinstance(first_fit(10, 48), FirstFit)
     assert isinstance(first_fit(10, 49), WideFirstFit)
+
+
+def test_what_is_kept_does_not_grow_with_the_stream():
+    """Nor does a short document that waits in a bin keep the block alive that it was read with."""
+    op = Pack(64, num_bins=3)
+    state = op.init_state(CONTEXT)
+    blocks: list[weakref.ref] = []
+    for start in range(0, 4000, 20):
+        values = np.full(20 * 5, start, np.int32)
+        blocks.append(weakref.ref(values))
+        tokens = Ragged(values, np.arange(21) * 5)
+        op.push(state, batch_of([{}] * 20, start=start).with_columns({"tokens": tokens}))
+        del values, tokens
+    gc.collect()
+    assert sum(block() is not None for block in blocks) < 10
+    rest = op.flush(state)
+    assert rest is not None
+    assert 0 < len(rest) <= 3
+
+
+def test_a_piece_of_a_piece_counts_from_where_the_record_begins():
+    record = Deferred((0, 0), 9)
+    piece = Piece(record, 2, 9).cut(1, 4)
+    assert (piece.start, piece.stop, len(piece)) == (3, 6, 3)
+    record.row = {"tokens": np.arange(100, 109)}
+    assert piece.tokens().tolist() == [103, 104, 105]
+    assert piece.tokens().dtype == np.int32
 
 
 def test_nothing_is_changed_between_flushes_of_different_epochs():

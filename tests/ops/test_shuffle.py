@@ -158,6 +158,16 @@ def test_packed_rows_are_shuffled_as_they_are(n, parts, size):
     assert all(row["positions"].tolist() == [0, 1, 0, 0] for row in rows)
 
 
+def test_packed_rows_of_two_widths_become_values():
+    batches = []
+    for i, capacity in enumerate((4, 5, 4)):
+        rows = [PackedRow([np.full(4, i, np.int32)], [4], capacity - 4)] * 2
+        batches.append(batch_of([{}] * 2, start=2 * i).with_columns(laid_columns(rows, capacity)))
+    got, _, _ = accumulated(Shuffle(3), batches)
+    want = [[i // 2] * 4 + [0] * (2 <= i < 4) for i in one_at_a_time(6, 3, 0)]
+    assert [row["tokens"].tolist() for row in got] == want
+
+
 def test_packed_rows_among_others_become_values():
     rows = [PackedRow([np.full(4, i, np.int32)], [4], 0) for i in range(3)]
     laid = batch_of([{}] * 3).with_columns({"tokens": laid_columns(rows, 4)["tokens"]})

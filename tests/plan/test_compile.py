@@ -122,6 +122,16 @@ class Payloads(zj.Accumulator):
         return None
 
 
+class Unfounded(zj.RecordOperator):
+    """Says of itself what only an accumulator can mean."""
+
+    name = "unfounded"
+    traits = zj.OpTraits(replays_on_lengths=True)
+
+    def process(self, batch):
+        return batch
+
+
 IN_FULL = "Replay: in full (a stateless operator stands behind an accumulator, or an accumulator needs payloads)"
 LENGTHS = "Replay: on lengths; only records still to be delivered are read again"
 IDENTITIES = "Replay: on identities; only records still to be delivered are read again"
@@ -140,6 +150,7 @@ IDENTITIES = "Replay: on identities; only records still to be delivered are read
         ((TOKENIZE, Payloads()), IN_FULL),
         ((TOKENIZE, Shuffle(3), Payloads(), Pack(8)), IN_FULL),
         ((TOKENIZE, Wrap(4)), IN_FULL),
+        ((TOKENIZE, Pack(8), Unfounded()), IN_FULL),
     ],
     ids=lambda v: ", ".join(op.name for op in v) if isinstance(v, tuple) else "",
 )
