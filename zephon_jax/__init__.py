@@ -28,6 +28,7 @@ from zephon_jax.types import LaneContext, WorkChunk
 from zephon_jax.work import StaticMixtureWorkSource, WorkSource
 
 if TYPE_CHECKING:
+    from zephon_jax import testing
     from zephon_jax.checkpoint.orbax import PipelineCheckpointHandler, PipelineRestore, PipelineSave
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ __all__ = [
     "WorkSource",
     "WorkerError",
     "ZephonError",
+    "testing",
 ]
 
 _LAZY = {"PipelineCheckpointHandler", "PipelineRestore", "PipelineSave"}
@@ -72,8 +74,12 @@ def __getattr__(name: str) -> Any:
         from zephon_jax.checkpoint import orbax
 
         return getattr(orbax, name)
+    if name == "testing":
+        import importlib
+
+        return importlib.import_module("zephon_jax.testing")
     raise AttributeError(f"module 'zephon_jax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, "testing"})

@@ -34,6 +34,8 @@ class LaneAccumulator:
 
     def push(self, batch: MicroBatch) -> MicroBatch:
         """Records in, records out."""
+        if not len(batch):
+            return batch
         given = replace(batch, level=self._step.level)
         try:
             out = self._op.push(self._state, given)

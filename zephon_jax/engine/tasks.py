@@ -31,6 +31,9 @@ def run_steps(steps: Sequence[Step], batch: MicroBatch) -> Counted:
     for step in steps:
         op = step.op
         assert isinstance(op, RecordOperator)
+        if not len(batch):  # all dropped, or known to be: nothing for an operator to trip over
+            counts.append((0, 0, 0))
+            continue
         given = replace(batch, level=step.level)
         try:
             out = op.process(given)
