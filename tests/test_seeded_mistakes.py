@@ -105,7 +105,10 @@ MISTAKES = {
         "engine/replay.py",
         "closed = _missing(table, chunk, offsets)",
         "closed = table[:, :0]"),
-    "rows still to be delivered stay without payload": ("engine/chain.py", "            if self._deferring:", "            if False:"),
+    "rows still to be delivered stay without payload": (
+        "engine/chain.py",
+        "            if self._deferring:",
+        "            if False:"),
     # lanes and order
     "the highest lane comes first": ("engine/merge.py", "(self._rounds[lane], lane)", "(self._rounds[lane], -lane)"),
     "the round-robin starts anew after a resume": (

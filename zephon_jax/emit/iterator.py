@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,7 +38,8 @@ class Stats:
 
     `step`: steps delivered. `rows`, `rounds`, `chunks_in_flight`, `skipped`: per lane, since the start of the stream
     (in flight: what a checkpoint taken now would keep). `operators`: records in, out and finished since this iterator
-    started. `batches_ready`: made ahead. `chunks_replayed`, `rows_replayed`: by the restore.
+    started. `batches_ready`: made ahead. `chunks_replayed`, `rows_replayed`: by the restore;
+    `samples_loaded`: read again by it, for rows that were still to be delivered.
     """
 
     step: int
@@ -51,6 +52,7 @@ class Stats:
     chunks_drawn: int
     chunks_replayed: int
     rows_replayed: int
+    samples_loaded: int
 
 
 def _shut_down(running: list[Pump[Delivery]], engine: Engine) -> None:
@@ -266,13 +268,12 @@ class PipelineIterator(Iterator[Any]):
             rounds={lane: b.rounds for lane, b in books.items()},
             chunks_in_flight={lane: b.chunks_in_flight for lane, b in books.items()},
             skipped={lane: b.skipped_total for lane, b in books.items()},
-            operators={
-                name: OperatorCounts(c.records_in, c.records_out, c.finished) for name, c in counts.operators.items()
-            },
+            operators={name: replace(c) for name, c in counts.operators.items()},
             batches_ready=sum(pump.waiting for pump in self._pumps),
             chunks_drawn=counts.chunks_drawn,
             chunks_replayed=counts.chunks_replayed,
             rows_replayed=counts.rows_replayed,
+            samples_loaded=counts.samples_loaded,
         )
 
 

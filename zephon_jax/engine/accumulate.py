@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from zephon_jax.columns import Laid
 from zephon_jax.engine.tasks import StepFailed, broken_law, check_result
 from zephon_jax.errors import ContractViolation, ZephonError
 from zephon_jax.metrics.counters import OperatorCounts
@@ -52,6 +53,7 @@ class LaneAccumulator:
         check_result(self._op.name, self._lane, out)
         self._in, self._out = _add(self._in, given.weight()), _add(self._out, out.weight())
         self._count(len(given), len(out), out.closed.shape[1] - given.closed.shape[1])
+        self._counts.padding_tokens += _padding(out)
         return out
 
     def flush(self, next_epoch: int | None) -> MicroBatch | None:
@@ -66,6 +68,9 @@ class LaneAccumulator:
             check_result(self._op.name, self._lane, out)
             self._out = _add(self._out, out.weight())
             self._count(0, len(out), out.closed.shape[1])
+            self._counts.left_by_flush += len(out)
+            self._counts.padding_by_flush_tokens += _padding(out)
+            self._counts.padding_tokens += _padding(out)
         if (text := broken_law(self._in, self._out)) is not None:
             raise ContractViolation(
                 f"{self._op.name}, lane {self._lane}: {text} in the flush epoch that begins with chunk {self._epoch}; "
@@ -80,6 +85,12 @@ class LaneAccumulator:
         self._counts.records_in += records_in
         self._counts.records_out += records_out
         self._counts.finished += finished
+
+
+def _padding(batch: MicroBatch) -> int:
+    """Tokens of padding in packed rows that are not laid out yet; a shuffle behind a packer counts its rows again."""
+    laid = next((c for c in batch.columns.values() if isinstance(c, Laid)), None)
+    return 0 if laid is None else sum(row.room for row in laid.items)
 
 
 def _add(a: Weight, b: Weight) -> Weight:

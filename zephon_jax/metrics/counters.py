@@ -15,6 +15,11 @@ class OperatorCounts:
     records_out: int = 0
     finished: int = 0
     """Records finished without leaving one behind: filtered, dropped, empty, skipped."""
+    left_by_flush: int = 0
+    """Records that left an accumulator because of a flush: of a shuffle, those that were mixed with fewer."""
+    padding_tokens: int = 0
+    padding_by_flush_tokens: int = 0
+    """Padding in rows that left a packer, and the part of it in rows that only a flush sent off."""
 
 
 @dataclass(slots=True)
