@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from zephon_jax.demo.run import add_arguments as add_demo_arguments
 from zephon_jax.demo.run import run_from as run_demo
+from zephon_jax.inspection import add_arguments as add_inspect_arguments
+from zephon_jax.inspection import run_from as run_inspect
 
 __all__ = ["main"]
 
@@ -23,6 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_demo_arguments(demo)
     demo.set_defaults(command=run_demo)
+    inspect = commands.add_parser(
+        "inspect",
+        help="what a saved state holds, how two differ, which documents come next",
+        description="Prints lanes, chunks in flight, cursors, positions, digests and the plan of a saved pipeline state.",
+    )
+    add_inspect_arguments(inspect)
+    inspect.set_defaults(command=run_inspect)
     arguments = parser.parse_args(argv)
     return arguments.command(arguments)
 

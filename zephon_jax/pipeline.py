@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zephon_jax.checkpoint.schema import DatasetMark
 from zephon_jax.emit.iterator import PipelineIterator
-from zephon_jax.emit.rows import rounds_of
+from zephon_jax.emit.rows import HostRound, rounds_of
 from zephon_jax.engine.engine import Engine
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.lanes import lanes_of_group
@@ -181,6 +181,16 @@ class Pipeline:
             plan, self._marks(), lanes, _cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch
         )
 
+    def steps(self) -> PipelineIterator:
+        """Whole steps on the host, without a sharding: NumPy arrays of all lanes' rows, for looking at what comes."""
+        plan = self._checked_plan()
+        if plan.rows_per_lane is None:
+            raise ConfigurationError("steps() needs a batch() in the pipeline")
+        return PipelineIterator(
+            plan, self._marks(), range(plan.lanes), _cpus(), lambda engine: rounds_of(engine, _as_joined), by_round=True,
+            prefetch=plan.options.prefetch,
+        )  # fmt: skip
+
     def to_local(
         self,
         sharding: NamedSharding | Mapping[str, NamedSharding],
@@ -256,6 +266,10 @@ class Pipeline:
     def _marks(self) -> Sequence[DatasetMark]:
         datasets = self.work.datasets_by_id
         return [DatasetMark(datasets[i].name, len(datasets[i]), datasets[i].fingerprint) for i in sorted(datasets)]
+
+
+def _as_joined(joined: HostRound) -> HostRound:
+    return joined
 
 
 def _cpus() -> int:

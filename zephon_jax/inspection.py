@@ -1,0 +1,211 @@
+"""What a saved state holds, how two differ, and which documents come next: `zephon-jax inspect`.
+
+Reads the file of a state, the folder of an Orbax item, or an Orbax step's folder, without Orbax and without jax.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zephon_jax.checkpoint.codec import decode, encode, state_from_plain
+from zephon_jax.checkpoint.schema import LaneSnapshot, PipelineState
+from zephon_jax.engine.fingerprint import combine, to_hex
+from zephon_jax.errors import CheckpointMismatch, ConfigurationError, ZephonError
+from zephon_jax.pipeline import Pipeline
+from zephon_jax.plan.identity import plan_differences
+from zephon_jax.work.quota import Quota
+
+__all__ = ["add_arguments", "describe", "describe_difference", "next_documents", "read_state", "run_from"]
+
+
+def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state in this file, Orbax item or Orbax step, as `checkpoint()` gave it."""
+    where = pathlib.Path(path)
+    if where.is_file():
+        return decode(where.read_bytes())
+    if not where.is_dir():
+        raise CheckpointMismatch(f"{where}: no such file or folder")
+    found = sorted(where.glob("lanes_*_of_*.zst")) or sorted(where.glob("*/lanes_*_of_*.zst"))
+    if len(found) == 1:
+        return decode(found[0].read_bytes())
+    if not found:
+        steps = sorted((p.name for p in where.iterdir() if p.is_dir() and p.name.isdigit()), key=int)
+        hint = f"; name a step's folder, there are {steps[-8:]}" if steps else ""
+        raise CheckpointMismatch(f"{where} holds no pipeline state{hint}")
+    raise CheckpointMismatch(f"{where} holds several pipeline states: {[str(p) for p in found]}; name one")
+
+
+# -- what it holds -------------------------------------------------------------------------------------------------
+def describe(plain: Mapping[str, Any]) -> str:
+    """Several lines: plan, datasets with their positions, and every lane."""
+    state = state_from_plain(plain)
+    operators = [str(op.get("op") or op.get("class")) for op in state.plan.get("operators", [])]
+    lines = [
+        f"pipeline state, format version {plain['version']}, {len(encode(plain)):,} bytes",
+        f"lanes: {len(state.lanes)} of {state.lanes_total}",
+        f"operators: {' -> '.join(operators) or 'none'}",
+        f"flush every {state.plan.get('flush_every_k_chunks')} chunks; on broken data: {state.plan.get('on_data_error')}",
+        f"fingerprint: {combine({lane: s.digest for lane, s in state.lanes.items()})}",
+        "datasets:",
+        *(f"  {line}" for line in _datasets(state)),
+        "lanes:",
+    ]
+    for lane in sorted(state.lanes):
+        lines += [f"  {line}" for line in _lane(state.lanes[lane])]
+    return "\n".join(lines)
+
+
+def _datasets(state: PipelineState) -> Iterator[str]:
+    work = state.plan.get("work", {})
+    drawn = _drawn(state, work)
+    for i, dataset in enumerate(state.datasets):
+        position = ""
+        if drawn is not None and dataset.num_samples:
+            passes, rest = divmod(drawn[i], dataset.num_samples)
+            share = rest / dataset.num_samples
+            position = f", about {passes} passes and {share:.1%} drawn for the chunks kept and before"
+        yield f"{dataset.name}: {dataset.num_samples:,} samples, fingerprint {dataset.fingerprint}{position}"
+
+
+def _drawn(state: PipelineState, work: Mapping[str, Any]) -> list[int] | None:
+    """Samples drawn of each dataset: of all lanes' positions together, which are known for a static mixture."""
+    if work.get("class") != "StaticMixtureWorkSource" or len(state.lanes) != state.lanes_total:
+        return None
+    return Quota(work["weights"]).counts(sum(int(s.source["position"]) for s in state.lanes.values()))
+
+
+def _lane(s: LaneSnapshot) -> Iterator[str]:
+    yield f"lane {s.lane}: {s.rows:,} rows in {s.rounds:,} rounds, digest {to_hex(s.digest)}"
+    if not s.chunks:
+        yield "  nothing delivered yet; no chunk is replayed"
+    else:
+        pointers = sum(map(len, s.chunks))
+        yield (
+            f"  chunks {s.first} to {s.next_chunk - 1} in flight ({pointers:,} samples); {s.delivered:,} of their rows "
+            f"delivered, the last one {s.cursor}"
+        )
+        known = "" if s.known is None else f"; replayed on what is known of {s.known.shape[1]:,} records"
+        yield f"  sentinels at {list(s.boundaries) or 'none'}{known}"
+    yield f"  the source continues from {dict(s.source)}"
+    if s.skipped_total:
+        yield f"  {s.skipped_total:,} unreadable samples skipped, {len(s.skipped)} of them in the chunks in flight"
+    if s.passed_over:
+        yield f"  rows passed over on request: {', '.join(f'{a} to {b - 1}' for a, b in s.passed_over)}"
+
+
+# -- how two differ ------------------------------------------------------------------------------------------------
+def describe_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    """How the second state differs from the first; one line if it does not."""
+    first, second = state_from_plain(a), state_from_plain(b)
+    if encode(a) == encode(b):
+        return "the states are equal, byte for byte"
+    lines = [f"plan: {d}" for d in plan_differences(first.plan, second.plan)]
+    if first.lanes_total != second.lanes_total:
+        lines.append(f"lanes: {first.lanes_total} against {second.lanes_total}")
+    for mark, other in zip(first.datasets, second.datasets, strict=False):
+        if mark != other:
+            lines.append(f"dataset: {tuple(mark)} against {tuple(other)}")
+    for lane in sorted({*first.lanes, *second.lanes}):
+        s, t = first.lanes.get(lane), second.lanes.get(lane)
+        if s is None or t is None:
+            lines.append(f"lane {lane}: only in the {'second' if s is None else 'first'}")
+            continue
+        told = [
+            f"{name} {x} against {y}"
+            for name, x, y in (
+                ("rows", s.rows, t.rows),
+                ("rounds", s.rounds, t.rounds),
+                ("chunks", f"{s.first} to {s.next_chunk - 1}", f"{t.first} to {t.next_chunk - 1}"),
+                ("cursor", s.cursor, t.cursor),
+                ("source", dict(s.source), dict(t.source)),
+                ("rows passed over", list(s.passed_over), list(t.passed_over)),
+                ("skipped", s.skipped_total, t.skipped_total),
+                ("digest", to_hex(s.digest), to_hex(t.digest)),
+            )
+            if x != y
+        ]
+        if told:
+            lines.append(f"lane {lane}: {'; '.join(told)}")
+    return "\n".join(lines) or "the states differ in what they keep of samples in flight only"
+
+
+# -- what comes next -----------------------------------------------------------------------------------------------
+def next_documents(plain: Mapping[str, Any], steps: int, pipeline: Pipeline) -> Iterator[str]:
+    """Which samples the next steps contain, recomputed offline: a line per row, of all lanes."""
+    with pipeline.steps() as it:
+        it.restore(plain)
+        for _ in range(steps):
+            try:
+                next(it)
+            except StopIteration:
+                yield "the stream ends here"
+                return
+            yield f"step {it.step}"
+            for row, pieces in it.provenance().items():
+                yield f"  row {row}: " + ", ".join(
+                    f"{dataset}/{shard}[{sample}]" + ("" if stop is None else f" tokens {start} to {stop}")
+                    for dataset, shard, sample, start, stop in pieces
+                )
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """The pipeline that MODULE:NAME names: a `Pipeline`, or a function without arguments that returns one."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ConfigurationError(f"{name!r}: name the pipeline as MODULE:NAME")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{name!r} cannot be imported: {error}") from error
+    finally:
+        sys.path.pop(0)
+    try:
+        pipeline = found() if callable(found) and not isinstance(found, Pipeline) else found
+    except TypeError as error:
+        raise ConfigurationError(f"{name!r} is no function without arguments: {error}") from error
+    if not isinstance(pipeline, Pipeline):
+        raise ConfigurationError(
+            f"{name!r} is a {type(pipeline).__name__}, a Pipeline or a function that returns one was expected"
+        )
+    return pipeline
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `zephon-jax inspect`."""
+    parser.add_argument("checkpoint", help="a state's file, an Orbax item's folder, or an Orbax step's folder")
+    parser.add_argument("--diff", metavar="OTHER", help="how OTHER differs from it")
+    parser.add_argument(
+        "--next",
+        nargs=2,
+        metavar=("N", "MODULE:PIPELINE"),
+        help="which documents the next N steps of this pipeline contain",
+    )
+
+
+def run_from(arguments: argparse.Namespace) -> int:
+    """Print what was asked for; 1 if the states differ, 2 if something cannot be read."""
+    try:
+        plain = read_state(arguments.checkpoint)
+        if arguments.diff is not None:
+            other = read_state(arguments.diff)
+            print(describe_difference(plain, other))
+            return int(encode(plain) != encode(other))
+        if arguments.next is not None:
+            if not arguments.next[0].isdigit():
+                raise ConfigurationError(f"--next {arguments.next[0]!r}: the number of steps must be an integer")
+            for line in next_documents(plain, int(arguments.next[0]), load_pipeline(arguments.next[1])):
+                print(line)
+            return 0
+        print(describe(plain))
+    except ZephonError as error:
+        print(f"zephon-jax inspect: {error}", file=sys.stderr)
+        return 2
+    return 0
