@@ -95,7 +95,8 @@ class Laid:
     """Records that become arrays only when looked at: `lay` turns n items into one array of shape (n, ...).
 
     So packed rows are moved, shuffled and dropped without touching a token, and each token is copied once, into the
-    batch. Columns of equal `lay` are joined without laying anything out.
+    batch. Columns of equal `lay` are joined without laying anything out. An item's `detached()` is the item without
+    views into larger blocks.
     """
 
     items: list[Any]

@@ -121,7 +121,7 @@ def test_equal_states_give_equal_bytes_in_whatever_order_their_lanes_stand():
 def test_plain_values_are_what_is_read_back():
     given_values = {
         "t": (1, (2,)),
-        3: np.int64(4),
+        "3": np.int64(4),
         "f": np.float32(0.5),
         "b": b"x",
         "s": "y",
@@ -132,6 +132,8 @@ def test_plain_values_are_what_is_read_back():
     assert plain == {"t": [1, [2]], "3": 4, "f": 0.5, "b": b"x", "s": "y", "n": None, "o": True}
     assert [type(v) for v in plain.values()] == [list, int, float, bytes, str, type(None), bool]
     assert decode(encode({"v": plain}))["v"] == plain
+    with pytest.raises(TypeError, match="the key 3 is no str"):
+        plain_values({3: 4})
 
 
 # -- what is no state ----------------------------------------------------------------------------------------------

@@ -137,7 +137,9 @@ def test_the_order_of_components_fits_into_the_budget(options):
 
 
 def ints(*values: int, code: int = 3) -> list:
-    return [code, np.array(values, ("<i1", "<i2", "<i4", "<i8")[code]).tobytes()]
+    """Byte planes: the lowest byte of every value, then the next."""
+    column = np.array(values, ("<i1", "<i2", "<i4", "<i8")[code])
+    return [code, column.view(np.uint8).reshape(len(values), column.itemsize).T.tobytes()]
 
 
 GOOD = [ints(2, 1), [4], None, [[ints(1, 1), ints(5, 0), ints(2, 1)]]]
@@ -307,7 +309,8 @@ WRAPS = """
 from zephon_jax.checkpoint.pointers import unpack_chunks
 
 def ints(*values):
-    return [3, b"".join(v.to_bytes(8, "little", signed=True) for v in values)]
+    each = [v.to_bytes(8, "little", signed=True) for v in values]
+    return [3, bytes(b for plane in zip(*each) for b in plane)]
 
 most = 2**63 - 1
 try:

@@ -15,7 +15,11 @@ def test_flushes_of_a_packer_and_a_shuffle():
     rows = np.concatenate([b["segment_ids"] for b in it])
     counts = it.stats().operators
     shuffle, pack = counts["shuffle(3)"], counts["pack(8)"]
-    assert (shuffle.records_in, shuffle.records_out, shuffle.left_by_flush) == (8, 8, 6)  # 3 held at each of two flushes
+    assert (shuffle.records_in, shuffle.records_out, shuffle.left_by_flush) == (
+        8,
+        8,
+        6,
+    )  # 3 held at each of two flushes
     assert pack.padding_tokens == int((rows == 0).sum())
     assert (pack.records_out, pack.left_by_flush, pack.padding_tokens, pack.padding_by_flush_tokens) == (5, 4, 14, 11)
 

@@ -53,7 +53,7 @@ def settings(rng: random.Random) -> dict:
 @pytest.mark.timeout(120 + 10 * KILLS)
 def test_killed_at_random_moments_and_restarted_elsewhere(tmp_path):
     rng = random.Random(os.environ.get("CHAOS_SEED", "1"))
-    reference, last, kills, torn = Reference(), 0, 0, 0
+    reference, last, kills, torn, rows = Reference(), 0, 0, 0, 0
     while kills < KILLS:
         given = settings(rng)
         command = [sys.executable, "-m", "tests.processes.trainer", str(tmp_path), json.dumps(given)]
@@ -70,8 +70,8 @@ def test_killed_at_random_moments_and_restarted_elsewhere(tmp_path):
             leftover.unlink()
         if (record := committed(tmp_path)) is not None:
             assert record["number"] >= last
-            last = record["number"]
+            last, rows = record["number"], sum(record["rows"].values())
             for lane in range(LANES):
                 assert record["chains"][lane] == reference.chain(lane, record["rows"][lane]), (kills, given, lane)
     assert last > 0
-    print(f"{kills} kills, {torn} of them while saving; {last} commits; {sum(record['rows'].values())} rows, all as uninterrupted")
+    print(f"{kills} kills, {torn} of them while saving; {last} commits; {rows} rows, all as uninterrupted")

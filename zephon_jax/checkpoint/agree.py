@@ -40,7 +40,7 @@ def require_same_pipeline(
         if missing:
             found.append(f"lanes {missing} are missing from the checkpoint, which has {sorted(state.lanes)}")
     if not found:
-        found += [text for lane in lanes for text in _lane(state.lanes[lane], every, depth, known)]
+        found += [text for lane in lanes for text in _lane(state.lanes[lane], every, depth, known, len(datasets))]
     if found:
         raise CheckpointMismatch("the checkpoint belongs to another pipeline:\n  " + "\n  ".join(found))
 
@@ -56,8 +56,10 @@ def _datasets(saved: Sequence[DatasetMark], here: Sequence[DatasetMark]) -> list
     ]
 
 
-def _lane(s: LaneSnapshot, every: int | None, depth: int, known: bool) -> list[str]:
+def _lane(s: LaneSnapshot, every: int | None, depth: int, known: bool, datasets: int) -> list[str]:
     out: list[str] = []
+    if any(len(c) and int(c.dataset.max()) >= datasets for c in s.chunks):
+        out.append(f"lane {s.lane}: samples of a dataset beyond the {datasets} of this pipeline")
     if s.chunks and (s.known is not None) != known:
         out.append(f"lane {s.lane}: what became of the samples in flight is {'not ' if known else ''}in the state")
     if s.known is not None and s.known.shape[0] != LINEAGE + depth:

@@ -15,13 +15,14 @@ import zstandard
 
 from zephon_jax.checkpoint.pointers import pack_chunks, pack_known, unpack_chunks, unpack_known
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
-from zephon_jax.errors import CheckpointMismatch
+from zephon_jax.errors import CheckpointMismatch, ConfigurationError
 
-__all__ = ["MAX_STATE_BYTES", "decode", "encode", "plain_values", "state_from_plain", "state_to_plain"]
+__all__ = ["MAX_STATE_BYTES", "decode", "encode", "plain_values", "require_plain", "state_from_plain", "state_to_plain"]
 
 MAX_STATE_BYTES: Final = 1 << 30
 _LEVEL: Final = 3
 _INT64: Final = 1 << 63
+_PLAIN: Final = "None, bool, int of 64 bits, float, str, bytes, and lists and dicts of these"
 Value = TypeVar("Value")
 
 
@@ -60,10 +61,22 @@ def _lane_to_plain(s: LaneSnapshot) -> dict[str, Any]:
 def plain_values(value: Any) -> Any:
     """Tuples as lists and NumPy scalars as numbers, so that what is saved equals what is read back."""
     if isinstance(value, Mapping):
-        return {str(k): plain_values(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if wrong := [k for k in value if not isinstance(k, str)]:
+            raise TypeError(f"the key {wrong[0]!r} is no str")
+        return {k: plain_values(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, (list, tuple)):
         return [plain_values(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
     return value.item() if hasattr(value, "item") and not isinstance(value, (str, bytes)) else value
+
+
+def require_plain(value: Any, what: str) -> None:
+    """Raise ConfigurationError unless a checkpoint can carry `value` and gives back the same."""
+    try:
+        same = msgpack.unpackb(_packed(plain_values(value)), strict_map_key=True) == plain_values(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(f"{what} cannot be saved: {type(error).__name__}: {error}; use {_PLAIN}") from error
+    if not same:
+        raise ConfigurationError(f"{what} comes back otherwise than it was saved; use {_PLAIN}")
 
 
 def encode(plain: Mapping[str, Any]) -> bytes:
@@ -120,11 +133,11 @@ def state_from_plain(plain: Any) -> PipelineState:
 
 
 def _dataset(entry: Any) -> DatasetMark:
-    match entry:
-        case [str(name), int(n), str(fingerprint)]:
+    if isinstance(entry, (list, tuple)) and len(entry) == 3:
+        name, n, fingerprint = entry
+        if isinstance(name, str) and isinstance(n, int) and isinstance(fingerprint, str):
             return DatasetMark(name, n, fingerprint)
-        case _:
-            raise CheckpointMismatch("the state's list of datasets is broken")
+    raise CheckpointMismatch("the state's list of datasets is broken")
 
 
 def _lane(entry: Any) -> LaneSnapshot:

@@ -100,7 +100,7 @@ def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Int32s
     return table.astype(np.int32)
 
 
-_MAX_POINTERS: Final = 1 << 28  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
+_MAX_POINTERS: Final = 1 << 24  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
 _MAX_SAMPLE: Final = 2**63 - 1 - _MAX_POINTERS  # so that the last sample of a run is an int64 too
 
 
@@ -140,7 +140,8 @@ def _pack_ints(values: NDArray[np.integer[Any]]) -> Packed:
     for code, name in enumerate(_TYPES):
         info = np.iinfo(name)
         if info.min <= low and high <= info.max:
-            return [code, values.astype(name).tobytes()]
+            # Byte after byte of all values, not value after value: the high bytes are alike and compress to nothing.
+            return [code, values.astype(name).view(np.uint8).reshape(len(values), np.dtype(name).itemsize).T.tobytes()]
     raise AssertionError("int64 holds every int64")
 
 
@@ -156,7 +157,8 @@ def _unpack_ints(packed: Any) -> Int64s:
     dtype = np.dtype(_TYPES[code])
     if len(data) % dtype.itemsize:
         raise ValueError("a column of integers is cut off")
-    return np.frombuffer(data, dtype).astype(np.int64)
+    planes = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
+    return np.ascontiguousarray(planes.T).view(dtype).reshape(-1).astype(np.int64)
 
 
 def _list(value: Any, length: int | None = None) -> list[Any]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
+from zephon_jax.checkpoint.codec import require_plain
 from zephon_jax.checkpoint.schema import LaneSnapshot
 from zephon_jax.engine.chain import HostBatch, LaneChain, StageRunner
 from zephon_jax.engine.lane import LaneBooks
@@ -34,6 +35,8 @@ class Engine:
     def __init__(self, plan: Plan, lanes: Sequence[int], cpus: int):
         self._plan, self._lanes = plan, list(lanes)
         self._sources = {lane: plan.work.clone_for_lane(lane, plan.lanes) for lane in self._lanes}
+        for lane, source in self._sources.items():
+            require_plain(source.state_dict(), f"lane {lane}: what {type(source).__qualname__}.state_dict() returned")
         self._snapshots: dict[int, LaneSnapshot] = {}
         self._books = {lane: self._new_books(lane, None) for lane in self._lanes}
         self.counts = PipelineCounts({name: OperatorCounts() for name in plan.operator_names})

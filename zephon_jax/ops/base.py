@@ -29,6 +29,7 @@ __all__ = [
     "RecordOperator",
     "RowOperator",
     "callable_name",
+    "checked_field",
     "checked_int",
 ]
 
@@ -135,6 +136,13 @@ def checked_int(operator: str, parameter: str, value: Any, least: int, below: in
     if not least <= value < below:
         raise ConfigurationError(f"{what} must be at least {least} and below {below}")
     return int(value)
+
+
+def checked_field(operator: str, field: Any) -> str:
+    """`field`, once it is known to be a name."""
+    if not isinstance(field, str) or not field:
+        raise ConfigurationError(f"{operator}(field={field!r}) must be the name of a field")
+    return field
 
 
 def function_identity(name: str, version: str | int | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zephon_jax.errors import ConfigurationError
-from zephon_jax.ops.base import Operator
+from zephon_jax.ops.base import Operator, checked_int
 
 __all__ = ["Batch"]
 
@@ -21,9 +21,11 @@ class Batch(Operator):
                 "batch needs either batch_size (rows per lane) or global_batch_size (rows of the step)"
             )
         size = batch_size if batch_size is not None else global_batch_size
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigurationError(f"batch: a size must be an integer of at least 1, got {size!r}")
-        self.batch_size, self.global_batch_size, self.drop_last = batch_size, global_batch_size, drop_last
+        name = "batch_size" if batch_size is not None else "global_batch_size"
+        size = checked_int("batch", name, size, 1)
+        self.batch_size = None if batch_size is None else size
+        self.global_batch_size = None if global_batch_size is None else size
+        self.drop_last = drop_last
         self.name = f"batch({size}{'' if batch_size is not None else ' global'})"
 
     def identity(self) -> None:

@@ -45,7 +45,7 @@ class _Slots:
             self._dense = _grown(self._dense, count, plan.fill, self._size)
             return self._exchange_dense(self._dense, column.values, count, slot, plan)
         if isinstance(column, Laid) and self._lay == column.lay:
-            return Laid(self._exchange_list(column.items, slot, plan), column.lay)
+            return Laid(self._exchange_list([item.detached() for item in column.items], slot, plan), column.lay)
         self._as_values(count)
         # Copies, or a view of one record keeps the block that it was read with alive.
         values = [v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from zephon_jax.columns import Column, Ragged, take
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import OpTraits, RecordOperator, checked_int
+from zephon_jax.ops.base import OpTraits, RecordOperator, checked_field, checked_int
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.types import Int64s
 
@@ -35,7 +35,7 @@ class Split(RecordOperator):
     traits = OpTraits(expands=True)
 
     def __init__(self, max_length: int, *, field: str = "tokens"):
-        self._max_length, self._field = checked_int("split", "max_length", max_length, 1), field
+        self._max_length, self._field = checked_int("split", "max_length", max_length, 1), checked_field("split", field)
         self.name = f"split({max_length})"
 
     def identity(self) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ class LmTargets(RowOperator):
     """
 
     def __init__(self, names: str = "plain"):
-        if names not in TARGET_NAMES:
+        if not isinstance(names, str) or names not in TARGET_NAMES:
             raise ConfigurationError(f"lm_targets(names={names!r}): the conventions are {sorted(TARGET_NAMES)}")
         self._convention = names
         self._names = TARGET_NAMES[names]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from zephon_jax.columns import Ragged, row_values
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import RecordFailure, RecordOperator, callable_name, function_identity
+from zephon_jax.ops.base import RecordFailure, RecordOperator, callable_name, checked_field, function_identity
 from zephon_jax.ops.fields import field_of
 
 __all__ = ["Tokenize"]
@@ -40,7 +40,7 @@ class Tokenize(RecordOperator):
         name: str | None = None,
         version: str | int | None = None,
     ):
-        self._field = field
+        self._field = checked_field("tokenize", field)
         for option, value in (("add_bos", add_bos), ("add_eos", add_eos)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
                 raise ConfigurationError(f"tokenize({option}=) takes a token id from 0 to 2**31 - 1, got {value!r}")

@@ -23,7 +23,7 @@ def plan_differences(saved: Any, here: Any, path: str = "") -> list[str]:
             ]
     elif type(saved) is type(here) and saved == here:
         return []
-    return [] if saved == here else [f"{path}: the checkpoint has {saved!r}, this pipeline {here!r}"]
+    return [] if saved == here else [f"{path}: the checkpoint has {_shown(saved)}, this pipeline {_shown(here)}"]
 
 
 def _mappings(saved: Mapping[str, Any], here: Mapping[str, Any], path: str) -> list[str]:
@@ -34,12 +34,17 @@ def _mappings(saved: Mapping[str, Any], here: Mapping[str, Any], path: str) -> l
     for key in dict.fromkeys([*saved, *here]):
         where = f"{label}.{key}" if label else str(key)
         if key not in here:
-            out.append(f"{where}: the checkpoint has {saved[key]!r}, this pipeline has none")
+            out.append(f"{where}: the checkpoint has {_shown(saved[key])}, this pipeline has none")
         elif key not in saved:
-            out.append(f"{where}: the checkpoint has none, this pipeline {here[key]!r}")
+            out.append(f"{where}: the checkpoint has none, this pipeline {_shown(here[key])}")
         else:
             out += plan_differences(saved[key], here[key], where)
     return out
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:150]}… ({len(text)} characters)"
 
 
 def _is_list(value: Any) -> bool:

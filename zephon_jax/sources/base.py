@@ -73,7 +73,7 @@ class Dataset:
     """
 
     def __init__(self, name: str, source: Source, spans: Sequence[_Span] | None = None):
-        if not name:
+        if not isinstance(name, str) or not name:
             raise ConfigurationError("a dataset needs a name: it stands in mixtures, errors and checkpoints")
         self._name, self._source = name, source
         if spans is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.sources.base import Source
@@ -23,8 +24,14 @@ def open_files(
     """The source of these files; all must be of one format."""
     if format is not None and format not in _FORMATS:
         raise ConfigurationError(f"format={format!r} is not one of {_FORMATS}")
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found = [path for one in given for path in _expand(os.fspath(one), any_suffix=format is not None)]
+    if isinstance(fields, str):
+        raise ConfigurationError(f"fields={fields!r} must be a list of names: [{fields!r}]")
+    single = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
+    given: list[Any] = [paths] if single else list(paths)
+    for one in given:
+        if not isinstance(one, (str, os.PathLike)):
+            raise ConfigurationError(f"a path was expected, got {one!r}")
+    found = [path for one in given for path in _expand(os.path.expanduser(one), any_suffix=format is not None)]
     if not found:
         raise ConfigurationError("an empty list of paths names no data")
     real = [os.path.realpath(p) for p in found]

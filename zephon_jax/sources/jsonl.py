@@ -25,6 +25,7 @@ __all__ = ["JsonlSource"]
 
 _BLOCK_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5", b"BZh", b"\xfd7z", b"PK\x03")  # gzip, zstd, bzip2, xz, zip
 
 
 class _Index(NamedTuple):
@@ -135,7 +136,7 @@ def _build_index(path: str) -> _Index:
         raise ConfigurationError(f"{path} is a folder, a file was expected") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}", path=path) from error
-    if head[:2] in (b"\x1f\x8b", b"\x28\xb5"):
+    if head.startswith(_COMPRESSED):
         raise ConfigurationError(f"{path} is compressed; this version reads plain JSONL, so decompress it first")
     ends = np.concatenate([*newlines, np.array([size])]).astype(np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])

@@ -29,6 +29,11 @@ class PackedRow:
     lengths: list[int]
     room: int
 
+    def detached(self) -> PackedRow:
+        """The same row without views of blocks that were read with it: for a buffer that keeps rows."""
+        pieces = [p.copy() if isinstance(p, np.ndarray) and p.base is not None else p for p in self.pieces]
+        return PackedRow(pieces, self.lengths, self.room)
+
 
 @dataclass(frozen=True, slots=True)
 class Lay:
