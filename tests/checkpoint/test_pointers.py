@@ -249,7 +249,7 @@ def test_lengths_take_two_bytes_a_record(drop, pieces):
 WORKS = [WorkChunk.from_pointers([(0, 0, i) for i in range(n)]) for n in (3, 2)]
 KNOWN = {
     LAST: (1, 0, 1, 1), SIBLINGS: (0, 0, 1, 0), START: (0, 0, 0, 0), TOKENS: (5, 0, 7, 300), CHUNK: (6, 0, 0, 1),
-    OFFSET: (0, 2, 0, -2), LINEAGE: (0, 0, 1, 0),
+    OFFSET: (0, 2, 0, -2), LINEAGE: (0, 0, 1, -1),
 }  # fmt: skip
 
 
@@ -262,7 +262,8 @@ def test_the_sound_known_of_what_follows():
     table = unpack_known(columns({}), 6, WORKS)
     assert table[CHUNK].tolist() == [6, 6, 6, 7]
     assert table[OFFSET].tolist() == [0, 2, 2, 0]
-    for row in (LAST, SIBLINGS, START, TOKENS, LINEAGE):
+    assert table[LINEAGE].tolist() == [0, 0, 1, 0]
+    for row in (LAST, SIBLINGS, START, TOKENS):
         assert table[row].tolist() == list(KNOWN[row])
     assert unpack_known([ints()] * LINEAGE, 6, []).shape == (LINEAGE, 0)
 

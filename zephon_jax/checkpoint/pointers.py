@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_jax.origin import CHUNK, LAST, LINEAGE, OFFSET, TOKENS
+from zephon_jax.origin import CHUNK, LAST, LINEAGE, OFFSET, START, TOKENS
 from zephon_jax.types import Int32s, Int64s, WorkChunk
 
 __all__ = ["pack_chunks", "pack_known", "unpack_chunks", "unpack_known"]
@@ -72,10 +72,15 @@ def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
 
 
 def pack_known(known: Int32s) -> Packed:
-    """What became of samples: a column per part of identity, chunk and offset as differences."""
+    """What became of samples: a column per part of identity; what grows from record to record as differences."""
     table = known.astype(np.int64)
-    table[CHUNK : OFFSET + 1] = np.diff(table[CHUNK : OFFSET + 1], axis=1, prepend=0)
+    for row in _growing(len(table)):
+        table[row] = np.diff(table[row], prepend=0)
     return [_pack_ints(row) for row in table]
+
+
+def _growing(rows: int) -> list[int]:
+    return [START, CHUNK, OFFSET, *range(LINEAGE, rows)]
 
 
 def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Int32s:
@@ -84,7 +89,8 @@ def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Int32s
     if not LINEAGE <= len(rows) <= LINEAGE + 64 or len({len(r) for r in rows}) != 1:
         raise ValueError("the parts of identity do not match")
     table = np.stack(rows)
-    table[CHUNK : OFFSET + 1] = np.cumsum(table[CHUNK : OFFSET + 1], axis=1)
+    for row in _growing(len(table)):
+        table[row] = np.cumsum(table[row])
     if not table.shape[1]:
         return table.astype(np.int32)
     chunk, offset = table[CHUNK] - first, table[OFFSET]

@@ -6,7 +6,7 @@ import glob
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.sources.base import Source
@@ -27,7 +27,7 @@ def open_files(
     if isinstance(fields, str):
         raise ConfigurationError(f"fields={fields!r} must be a list of names: [{fields!r}]")
     single = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
-    given: list[Any] = [paths] if single else list(paths)
+    given: list[Any] = [paths] if single else list(cast(Iterable[Any], paths))
     for one in given:
         if not isinstance(one, (str, os.PathLike)):
             raise ConfigurationError(f"a path was expected, got {one!r}")
