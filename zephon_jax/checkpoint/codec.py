@@ -17,9 +17,19 @@ from zephon_jax.checkpoint.pointers import pack_chunks, pack_known, unpack_chunk
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
 from zephon_jax.errors import CheckpointMismatch, ConfigurationError
 
-__all__ = ["MAX_STATE_BYTES", "decode", "encode", "plain_values", "require_plain", "state_from_plain", "state_to_plain"]
+__all__ = [
+    "MAX_POINTERS",
+    "MAX_STATE_BYTES",
+    "decode",
+    "encode",
+    "plain_values",
+    "require_plain",
+    "state_from_plain",
+    "state_to_plain",
+]
 
 MAX_STATE_BYTES: Final = 1 << 30
+MAX_POINTERS: Final = 1 << 26  # of all lanes together, 16 bytes each: a few bytes can claim millions
 _LEVEL: Final = 3
 _INT64: Final = 1 << 63
 _PLAIN: Final = "None, bool, int of 64 bits, float, str, bytes, and lists and dicts of these"
@@ -99,7 +109,8 @@ def decode(data: bytes) -> dict[str, Any]:
                 f"the state declares {size} bytes, more than the {MAX_STATE_BYTES} that are allowed"
             )
         raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
-        plain = msgpack.unpackb(raw, strict_map_key=True)  # lengths beyond the input are refused
+        _require_whole(raw)
+        plain = msgpack.unpackb(raw, strict_map_key=True, ext_hook=_no_extension)
     except CheckpointMismatch:
         raise
     except (zstandard.ZstdError, msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
@@ -107,6 +118,24 @@ def decode(data: bytes) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise CheckpointMismatch(f"this is no pipeline state: it holds a {type(plain).__name__}")
     return plain  # pyright: ignore[reportUnknownVariableType]
+
+
+def _require_whole(raw: bytes) -> None:
+    """Every list and mapping has the values that it claims.
+
+    Before `unpackb`, which reserves a list for each claim, 512 of them one in the other: 2.5 GB for a state of 1 MB.
+    Passing over values reserves nothing.
+    """
+    reader = msgpack.Unpacker(max_buffer_size=max(1, len(raw)))
+    reader.feed(raw)
+    try:
+        reader.skip()
+    except msgpack.OutOfData:
+        raise ValueError("a list, mapping or text is cut off") from None
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"an extension of type {code}")
 
 
 def state_from_plain(plain: Any) -> PipelineState:
@@ -124,8 +153,10 @@ def state_from_plain(plain: Any) -> PipelineState:
     total = root.integer("lanes_total", 1)
     datasets = tuple(_dataset(entry) for entry in root.listed("datasets"))
     lanes: dict[int, LaneSnapshot] = {}
+    pointers = 0
     for entry in root.listed("lanes"):
-        snapshot = _lane(entry)
+        snapshot = _lane(entry, MAX_POINTERS - pointers)
+        pointers += sum(len(chunk) for chunk in snapshot.chunks)
         if snapshot.lane in lanes or snapshot.lane >= total:
             raise CheckpointMismatch(f"the state lists lane {snapshot.lane} twice, or beyond its {total} lanes")
         lanes[snapshot.lane] = snapshot
@@ -140,17 +171,17 @@ def _dataset(entry: Any) -> DatasetMark:
     raise CheckpointMismatch("the state's list of datasets is broken")
 
 
-def _lane(entry: Any) -> LaneSnapshot:
+def _lane(entry: Any, most_pointers: int) -> LaneSnapshot:
     f = _Fields(entry, "lane")
     f = _Fields(entry, f"lane {f.integer('lane', 0)}")
     first, cursor = f.integer("first", 0), f.get("cursor")
-    chunks = f.parsed("chunks", unpack_chunks)
+    chunks = f.parsed("chunks", lambda v: unpack_chunks(v, most_pointers))
     snapshot = LaneSnapshot(
         lane=f.integer("lane", 0),
         first=first,
         chunks=chunks,
-        skipped=tuple(f.parsed("skipped", lambda v: [_pair(p) for p in v])),
-        boundaries=tuple(f.parsed("boundaries", lambda v: [_natural(b) for b in v])),
+        skipped=tuple(f.parsed("skipped", lambda v: [_pair(p) for p in _items(v)])),
+        boundaries=tuple(f.parsed("boundaries", lambda v: [_natural(b) for b in _items(v)])),
         source=f.mapping("source"),
         delivered=f.integer("delivered", 0),
         cursor=None if cursor is None else f.parsed("cursor", _cursor),
@@ -159,7 +190,7 @@ def _lane(entry: Any) -> LaneSnapshot:
         rows=f.integer("rows", 0),
         digest=f.parsed("digest", _digest),
         skipped_total=f.integer("skipped_total", 0),
-        passed_over=tuple(f.parsed("passed_over", lambda v: [_pair(p) for p in v])),
+        passed_over=tuple(f.parsed("passed_over", lambda v: [_pair(p) for p in _items(v)])),
         known=None if f.get("known") is None else f.parsed("known", lambda v: unpack_known(v, first, chunks)),
     )
     last = first + len(chunks) - 1
@@ -182,15 +213,22 @@ def _natural(value: Any) -> int:
     return value
 
 
+def _items(value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"a list was expected, got {type(value).__name__}")
+    return list(value)  # pyright: ignore[reportUnknownArgumentType]
+
+
 def _pair(value: Any) -> tuple[int, int]:
-    chunk, offset = value
+    chunk, offset = _items(value)
     return _natural(chunk), _natural(offset)
 
 
 def _cursor(value: Any) -> tuple[int, ...]:
-    if len(value) < 2:
+    parts = _items(value)
+    if len(parts) < 2:
         raise ValueError("a cursor has a chunk and an offset")
-    return tuple(_natural(part) for part in value)
+    return tuple(_natural(part) for part in parts)
 
 
 def _digest(value: Any) -> int:
@@ -216,7 +254,7 @@ class _Fields:
     def parsed(self, name: str, parse: Callable[[Any], Value]) -> Value:
         try:
             return parse(self.get(name))
-        except (ValueError, TypeError, OverflowError, IndexError) as error:
+        except (ValueError, TypeError, OverflowError, IndexError, RecursionError) as error:
             raise CheckpointMismatch(f"{self._where}: the field {name!r} is broken: {error}") from error
 
     def integer(self, name: str, least: int) -> int:
@@ -237,4 +275,4 @@ class _Fields:
         value = self.get(name)
         if not isinstance(value, Mapping):
             raise CheckpointMismatch(f"{self._where}: the field {name!r} is no mapping")
-        return dict(value)  # pyright: ignore[reportUnknownArgumentType]
+        return self.parsed(name, plain_values)  # what cannot be saved again is no field of a state

@@ -20,6 +20,8 @@ from zephon_jax.types import Int32s, Int64s, WorkChunk
 __all__ = ["pack_chunks", "pack_known", "unpack_chunks", "unpack_known"]
 
 _TYPES: Final = ("<i1", "<i2", "<i4", "<i8")
+_MAX_POINTERS: Final = 1 << 24  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
+_MAX_SAMPLE: Final = 2**63 - 1 - _MAX_POINTERS  # so that the last sample of a run is an int64 too
 Packed = list[Any]
 
 
@@ -34,12 +36,14 @@ def pack_chunks(chunks: Sequence[WorkChunk]) -> Packed:
     return [_pack_ints(np.array(sizes, np.int64)), ids.tolist(), _pack_ints(order) if len(ids) > 1 else None, runs]
 
 
-def unpack_chunks(packed: Any) -> tuple[WorkChunk, ...]:
-    """The chunks. ValueError on anything that `pack_chunks` cannot have made; memory is bounded by the input's claims."""
+def unpack_chunks(packed: Any, most: int = _MAX_POINTERS) -> tuple[WorkChunk, ...]:
+    """The chunks, of at most `most` pointers. ValueError on anything that `pack_chunks` cannot have made; memory is
+    bounded by the input's claims.
+    """
     sizes_packed, ids, order_packed, runs = _list(packed, 4)
     sizes = _unpack_ints(sizes_packed)
     total = int(sizes.sum()) if len(sizes) else 0
-    if (len(sizes) and (sizes.min() < 0 or sizes.max() > _MAX_POINTERS)) or total > _MAX_POINTERS:
+    if (len(sizes) and (sizes.min() < 0 or sizes.max() > _MAX_POINTERS)) or total > min(most, _MAX_POINTERS):
         raise ValueError(f"chunk sizes {sizes[:4].tolist()} … are out of bounds")
     ids, runs = _list(ids), _list(runs)
     if len(ids) != len(runs) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
@@ -85,8 +89,9 @@ def _growing(rows: int) -> list[int]:
 
 def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Int32s:
     """The inverse; ValueError unless every record is one of a sample in these chunks, in feed order."""
-    rows = [_unpack_ints(c) for c in _list(packed)]
-    if not LINEAGE <= len(rows) <= LINEAGE + 64 or len({len(r) for r in rows}) != 1:
+    columns = _list(packed)
+    rows = [_unpack_ints(c) for c in columns] if LINEAGE <= len(columns) <= LINEAGE + 64 else []
+    if len({len(r) for r in rows}) != 1:
         raise ValueError("the parts of identity do not match")
     table = np.stack(rows)
     for row in _growing(len(table)):
@@ -104,10 +109,6 @@ def unpack_known(packed: Any, first: int, chunks: Sequence[WorkChunk]) -> Int32s
     if table.max() >= 2**31 or table.min() < -(2**31):
         raise ValueError("a part of identity is too large")
     return table.astype(np.int32)
-
-
-_MAX_POINTERS: Final = 1 << 24  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
-_MAX_SAMPLE: Final = 2**63 - 1 - _MAX_POINTERS  # so that the last sample of a run is an int64 too
 
 
 def _pack_runs(shard: Int64s, sample: Int64s) -> Packed:

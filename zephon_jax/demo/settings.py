@@ -25,7 +25,7 @@ class Settings:
     steps: int = 120
     save_every: int = 20
     kill_after: int = 67
-    loss_tolerance: float = 1e-3
+    loss_tolerance: float = 0.01
 
     corpus_bytes: int = 4_000_000
     vocabulary_size: int = 2048
@@ -40,7 +40,7 @@ class Settings:
     width: int = 128
     heads: int = 4
     layers: int = 2
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
 
     def __post_init__(self) -> None:
         if not 0 < self.save_every < self.kill_after < self.steps:
