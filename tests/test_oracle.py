@@ -97,6 +97,7 @@ def test_random_pipelines_resume_at_every_cut(lanes):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1000, 1060))
 def test_more_random_pipelines_resume_at_every_cut(seed):

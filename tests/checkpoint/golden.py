@@ -123,7 +123,7 @@ RUNS = {
     "lengths": Run(lengths, several(9)),
     "skipped": Run(skipped, passing_over),
     "end": Run(wrapped, to_the_end),
-    "wrapped": Run(wrapped, several(13)),
+    "wrapped": Run(wrapped, several(20)),
 }
 
 

@@ -14,7 +14,7 @@ CONTINUED = {
     "lengths": "bb6dee489aa0c1b0f245871f0cece080",
     "skipped": "829cd28e313038f02d6294a9f12d66c4",
     "end": "1f64555e1e0142013db5a475e76879a5",
-    "wrapped": "8252dfc0786d8f6f578ffdf511222ffb",
+    "wrapped": "51096c7bdd3f00a1ba22bbde5bf6290b",
 }
 """What follows each state: `continued`, as it was when the file was written."""
 

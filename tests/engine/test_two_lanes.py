@@ -104,6 +104,7 @@ def test_every_interleaving_of_two_lanes():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("configs", LARGER, ids=str)
 def test_every_interleaving_of_two_larger_lanes(configs):
