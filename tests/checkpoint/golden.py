@@ -79,7 +79,14 @@ def lengths(_: Path) -> zj.Pipeline:
         datasets(90, 40), {"d0": 3, "d1": 1}, seed=7, chunk_size=12, shuffle_block_size=4, exhausted_policy="repeat"
     )
     p = zj.Pipeline(work).filter(odd, name="odd", version=1).map(text_only, name="text_only", version=1)
-    p = p.tokenize(letters, name="letters", version=1).split(9).pack(24, num_bins=4).shuffle(6, seed=3).batch(2).lm_targets()
+    p = (
+        p.tokenize(letters, name="letters", version=1)
+        .split(9)
+        .pack(24, num_bins=4)
+        .shuffle(6, seed=3)
+        .batch(2)
+        .lm_targets()
+    )
     return p.options(canonical_replicas=2, flush_every_k_chunks=3)
 
 
@@ -170,7 +177,9 @@ def write() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.checkpoint.golden", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.checkpoint.golden", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--write", action="store_true", required=True, help="write the files that are missing")
     parser.parse_args(arguments)
     write()
