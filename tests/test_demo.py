@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,6 +79,13 @@ def test_equal_runs_end_with_0_and_say_what_was_compared(
 ) -> None:
     assert demo.conclude(an_outcome(tmp_path), SETTINGS, tmp_path / "loss.png") == 0
     printed = capsys.readouterr()
+    table = [line.strip() for line in printed.out.split("\n\n")[0].splitlines() if line]
+    assert [line.split("   ") for line in map(collapsed, table)] == [
+        ["run", "devices", "mesh", "steps", "batches that differ", "largest difference in loss"],
+        ["reference", "8", "4 data x 2 model", "1 to 12", "-", "-"],
+        ["interrupted", "8", "4 data x 2 model", "1 to 7", "0 of 7", "0"],
+        ["resumed", "4", "2 data x 2 model", "6 to 12", "0 of 7", "1e-06"],
+    ]
     assert facts(printed.out) == {
         "killed": "SIGKILL (returncode -9) after step 7",
         "resumed from": "checkpoint of step 5; 2 steps done again",
@@ -91,6 +99,11 @@ def test_equal_runs_end_with_0_and_say_what_was_compared(
     }
     assert printed.err == ""
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def collapsed(line: str) -> str:
+    """The line with exactly three blanks between its columns."""
+    return re.sub(" {3,}", "   ", line)
 
 
 def facts(printed: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from zephon_jax.ops import (
     StatefulTransform,
     Tokenize,
 )
+from zephon_jax.ops.base import checked_int
 from zephon_jax.options import Options
 from zephon_jax.plan.compile import Plan, compile_plan
 from zephon_jax.plan.explain import explain_plan, worker_count
@@ -186,10 +187,7 @@ class Pipeline:
         plan = self._checked_plan()
         if plan.rows_per_lane is None:
             raise ConfigurationError("steps() needs a batch() in the pipeline")
-        return PipelineIterator(
-            plan, self._marks(), range(plan.lanes), _cpus(), lambda engine: rounds_of(engine, _as_joined), by_round=True,
-            prefetch=plan.options.prefetch,
-        )  # fmt: skip
+        return self._by_round(plan, range(plan.lanes), _as_joined, None)
 
     def to_local(
         self,
@@ -202,11 +200,7 @@ class Pipeline:
         from zephon_jax.emit.sharding import local_batch, owned_lanes
 
         plan = self._checked_plan()
-        lanes, finish = owned_lanes(plan, sharding), local_batch(dtypes or {})
-        return PipelineIterator(
-            plan, self._marks(), lanes, _cpus(), lambda engine: rounds_of(engine, finish), by_round=True,
-            prefetch=prefetch or plan.options.prefetch,
-        )  # fmt: skip
+        return self._by_round(plan, owned_lanes(plan, sharding), local_batch(dtypes or {}), prefetch)
 
     def to_global(
         self,
@@ -229,11 +223,21 @@ class Pipeline:
         from zephon_jax.emit.sharding import device_batch, owned_lanes
 
         plan = self._checked_plan()
-        lanes, finish = owned_lanes(plan, sharding), device_batch(sharding, dtypes or {})
+        return self._by_round(plan, owned_lanes(plan, sharding), device_batch(sharding, dtypes or {}), prefetch)
+
+    def _by_round(
+        self, plan: Plan, lanes: Sequence[int], finish: Callable[[HostRound], Any], prefetch: int | None
+    ) -> PipelineIterator:
+        ahead = plan.options.prefetch if prefetch is None else checked_int("to_global", "prefetch", prefetch, 1)
         return PipelineIterator(
-            plan, self._marks(), lanes, _cpus(), lambda engine: rounds_of(engine, finish), by_round=True,
-            prefetch=prefetch or plan.options.prefetch,
-        )  # fmt: skip
+            plan,
+            self._marks(),
+            lanes,
+            _cpus(),
+            lambda engine: rounds_of(engine, finish),
+            by_round=True,
+            prefetch=ahead,
+        )
 
     # -- checks ----------------------------------------------------------------------------------------------------
     def _plan(self) -> Plan:

@@ -91,9 +91,8 @@ def measure(it: zj.PipelineIterator) -> tuple[Cost, float]:
 def main() -> None:
     depths = [int(a) for a in sys.argv[1:]] or [100, 1_000, 100_000]
     it, at = iter(pipeline(Counted())), 0
-    print(
-        f"over {CUTS} cuts, {LANES} lanes | largest state | chunks replayed | reads | tokenized | first batch | cold start | checkpoint()"
-    )
+    columns = "largest state | chunks replayed | reads | tokenized | first batch | cold start | checkpoint()"
+    print(f"over {CUTS} cuts, {LANES} lanes | {columns}")
     for depth in depths:
         for _ in range(depth - at):
             next(it)

@@ -216,7 +216,7 @@ def _tokens(raw: bytes) -> Iterator[int]:
 
 # -- changes -------------------------------------------------------------------------------------------------------
 
-EDGES = bytes([0, 1, 2, 0x7F, 0x80, 0x8F, 0x90, 0xA0, 0xBF, 0xC0, 0xC1, 0xC4, 0xC6, 0xC7, 0xCB, 0xD4, 0xDB, 0xDD, 0xDF, 0xFE, 0xFF])  # fmt: skip
+EDGES = bytes.fromhex("00 01 02 7f 80 8f 90 a0 bf c0 c1 c4 c6 c7 cb d4 db dd df fe ff")
 
 
 def changed_bytes(out: bytearray, rng: random.Random, other: bytes, low: int = 0, high: int | None = None) -> None:
@@ -310,9 +310,9 @@ def ints(*values: int, code: int = 3) -> list[Any]:
 JUNK: list[Any] = [
     None, True, False, 0, 1, -1, 2, 127, 128, 255, 2**15, 2**16, 2**24, 2**24 + 1, 2**31 - 1, 2**31, 2**53 + 1,
     2**62, 2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63), 0.0, 1.5, -1.0, float("nan"), float("inf"), "", "x", "é" * 99,
-    "zephon_jax.pipeline_state", b"", b"x", b"x" * 16, b"\xff" * 16, [], [1], [[]], [[1, 2]], [1, 2], [0, 0, 0, 0], [[0, b""]] * 4,
-    {}, {"a": 1}, {"op": "split"}, {b"a": 1}, {"a": {b"b": []}}, [[[[[[[[]]]]]]]], msgpack.ExtType(5, b"x"), msgpack.Timestamp(1, 2),
-    [None] * 70, [0] * 1000, ["x", 1, "y"],
+    "zephon_jax.pipeline_state", b"", b"x", b"x" * 16, b"\xff" * 16, [], [1], [[]], [[1, 2]], [1, 2], [0, 0, 0, 0],
+    [[0, b""]] * 4, {}, {"a": 1}, {"op": "split"}, {b"a": 1}, {"a": {b"b": []}}, [[[[[[[[]]]]]]]], msgpack.ExtType(5, b"x"),
+    msgpack.Timestamp(1, 2), [None] * 70, [0] * 1000, ["x", 1, "y"],
 ]  # fmt: skip
 COLUMNS: list[Any] = [
     ints(), ints(0), ints(1), ints(-1), ints(0, 0), ints(1, 1, 1), ints(5, code=0), ints(300, code=1), ints(2**24, code=2),

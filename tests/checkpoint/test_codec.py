@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import random
 import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import msgpack
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon_jax import CheckpointMismatch
+from zephon_jax.checkpoint import codec
 from zephon_jax.checkpoint.codec import MAX_STATE_BYTES, decode, encode, plain_values, state_from_plain, state_to_plain
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
 from zephon_jax.origin import Origin
@@ -442,6 +445,59 @@ def claiming(size: int) -> bytes:
 )
 def test_bytes_that_are_no_state_are_refused(data):
     assert not settled(parse, data)
+
+
+@pytest.mark.parametrize("start", [b"\xdd", b"\xdf"], ids=["lists", "mappings"])
+def test_lists_that_claim_more_than_there_is_cost_nothing(start):
+    """Four hundred lists, one in the other, of as many values as there are bytes: 2.5 GB for 1 MB with some msgpacks."""
+    size = 1 << 20
+    key = b"\xa1k" if start == b"\xdf" else b""
+    data = compressed(((start + (size // 2).to_bytes(4, "big") + key) * 400).ljust(size, b"\x00"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointMismatch, match="cut off"):
+            decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_lanes_cannot_claim_more_pointers_than_one_state_may_hold():
+    def zeros(n: int) -> list[Any]:
+        return [0, bytes(n)]
+
+    n = 1 << 16
+    chunks = [[2, n.to_bytes(4, "little")], [0], None, [[zeros(1), zeros(1), [2, n.to_bytes(4, "little")]]]]
+    lane = {**PLAIN["lanes"][1], "chunks": chunks, "cursor": [6, 1]}
+    state = {**PLAIN, "lanes": [{**lane, "lane": i} for i in range(3)]}
+    with mock.patch.object(codec, "MAX_POINTERS", 3 * n):
+        assert [len(c) for s in state_from_plain(state).lanes.values() for c in s.chunks] == [n] * 3
+    with mock.patch.object(codec, "MAX_POINTERS", 3 * n - 1):
+        with pytest.raises(
+            CheckpointMismatch, match="lane 2: the field 'chunks' is broken: chunk sizes .* out of bounds"
+        ):
+            state_from_plain(state)
+
+
+def test_what_cannot_be_saved_again_is_refused():
+    """Keys of bytes are msgpack, but nothing that `checkpoint()` returns."""
+    for name, where in (("plan", PLAIN), ("source", PLAIN["lanes"][0])):
+        before = where[name]
+        for junk in ({b"a": 1}, {"a": [{b"b": 2}]}):
+            where[name] = junk
+            try:
+                with pytest.raises(CheckpointMismatch, match=f"the field '{name}' is broken: the key b'.' is no str"):
+                    parse(compressed(msgpack.packb(PLAIN)))
+            finally:
+                where[name] = before
+
+
+@pytest.mark.parametrize("junk", [b"\x06", {}, {"6": 1}, ""], ids=str)
+@pytest.mark.parametrize("name", ["skipped", "boundaries", "passed_over", "cursor"])
+def test_what_is_no_list_is_not_taken_for_one(name, junk):
+    lanes = [PLAIN["lanes"][0], {**PLAIN["lanes"][1], name: junk}, PLAIN["lanes"][2]]
+    with pytest.raises(CheckpointMismatch, match=f"lane 1: the field '{name}' is broken: a list was expected, got "):
+        state_from_plain({**PLAIN, "lanes": lanes})
 
 
 def test_a_damaged_byte_is_noticed_by_the_checksum():

@@ -17,7 +17,8 @@ class Settings:
 
     `kill_after` is the first step after which the trainer may be killed; it lies strictly between two checkpoints.
     `loss_tolerance` bounds the difference that another number of devices may make to a loss: sums are then taken in
-    another order, and float32 addition is not associative. Batches have no tolerance.
+    another order, and float32 addition is not associative. About 2e-6 is usual; the room above is for old versions of
+    jaxlib, see `model`. Batches have no tolerance.
     """
 
     devices: int = 8
