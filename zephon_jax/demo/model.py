@@ -34,7 +34,7 @@ class State(TypedDict):
 
 # On several CPU devices of one process, jaxlib 0.7.2 computes some steps wrongly: 25 such steps on fixed arrays, with
 # donated buffers and the vocabulary cut over `model`, ended in other losses in every one of 11 repetitions, by up to
-# 0.09. Without donation and with the embedding cut along its width it was 4 in 100, by at most 1e-5, on two cores with
+# 0.28. Without donation and with the embedding cut along its width it was 4 in 100, by at most 1e-5, on two cores with
 # a load of 14. 0.10.2 with donation: none in 100. The versions between have not been tried.
 _DONATED = (0,) if jax.__version_info__ >= (0, 10) else ()
 
