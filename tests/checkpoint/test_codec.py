@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zephon_jax import CheckpointMismatch
+from zephon_jax import CheckpointMismatch, ConfigurationError
 from zephon_jax.checkpoint import codec
 from zephon_jax.checkpoint.codec import MAX_STATE_BYTES, decode, encode, plain_values, state_from_plain, state_to_plain
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
@@ -64,7 +64,7 @@ def snapshots(draw, lane: int) -> LaneSnapshot:
         source=draw(mappings),
         delivered=delivered,
         cursor=cursor,
-        high_offset=draw(st.integers(-1, 9)),
+        high_offset=draw(st.integers(-1, len(chunks[-1]) - 1 if chunks else -1)),
         rounds=draw(naturals),
         rows=delivered + draw(st.integers(0, 9)),
         digest=draw(st.integers(0, 2**128 - 1)),
@@ -286,8 +286,6 @@ def test_junk_of_every_type_in_every_place_is_refused_or_sound():
         where, key = container(root, at)
         before = where[key]
         for junk in JUNK:
-            if at[0] == "datasets" and isinstance(junk, np.ndarray):
-                continue  # the test after the next
             where[key] = junk
             taken += settled(state_from_plain, root)
         where[key] = before
@@ -300,11 +298,6 @@ def test_an_array_instead_of_a_format_is_refused(junk):
     assert not settled(state_from_plain, {**PLAIN, "format": junk})
 
 
-@pytest.mark.xfail(
-    np.lib.NumpyVersion(np.__version__) >= "2.5.0",
-    strict=True,
-    reason="arrays match sequence patterns since NumPy 2.5, and one without dimensions raises TypeError there",
-)
 def test_an_array_instead_of_a_dataset_is_refused():
     for junk in (np.array("x"), np.arange(3), np.zeros(0)):
         assert not settled(state_from_plain, {**PLAIN, "datasets": [junk]})
@@ -379,6 +372,7 @@ def test_what_is_wrong_with_a_state_is_said(change, text):
         ({"delivered": 10}, "does not fit chunks 6 to 8"),
         ({"chunks": PLAIN["lanes"][0]["chunks"]}, "does not fit chunks 6 to 5"),
         ({"high_offset": -2}, "the field 'high_offset' is -2, an integer of at least -1 was expected"),
+        ({"high_offset": 3}, "lane 1: offset 3 was delivered of a last chunk of 3 samples"),
         ({"rounds": True}, "the field 'rounds' is True, an integer"),
         ({"digest": b"x"}, "the field 'digest' is broken: a digest has 16 bytes"),
         ({"skipped": [[1]]}, "the field 'skipped' is broken"),
@@ -477,6 +471,23 @@ def test_many_lanes_cannot_claim_more_pointers_than_one_state_may_hold():
             CheckpointMismatch, match="lane 2: the field 'chunks' is broken: chunk sizes .* out of bounds"
         ):
             state_from_plain(state)
+
+
+@pytest.mark.parametrize(("name", "most"), [("MAX_POINTERS", 26), ("MAX_LANE_POINTERS", 14)])
+def test_a_state_that_could_not_be_read_back_is_not_written(name, most):
+    with mock.patch.object(codec, name, most + 1):
+        assert state_to_plain(sample_state()) == PLAIN
+    with mock.patch.object(codec, name, most):
+        with pytest.raises(ConfigurationError, match="27 samples are in flight, up to 15 in a lane; a state holds "):
+            state_to_plain(sample_state())
+
+
+def test_bytes_that_could_not_be_read_back_are_not_written():
+    with mock.patch.object(codec, "MAX_STATE_BYTES", len(RAW)):
+        assert decode(encode(PLAIN)) == PLAIN
+    with mock.patch.object(codec, "MAX_STATE_BYTES", len(RAW) - 1):
+        with pytest.raises(ConfigurationError, match=f"the state has {len(RAW):,} bytes, more than the "):
+            encode(PLAIN)
 
 
 def test_what_cannot_be_saved_again_is_refused():

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgpack
 import zstandard
 
-from zephon_jax.checkpoint.pointers import pack_chunks, pack_known, unpack_chunks, unpack_known
+from zephon_jax.checkpoint.pointers import MAX_LANE_POINTERS, pack_chunks, pack_known, unpack_chunks, unpack_known
 from zephon_jax.checkpoint.schema import FORMAT, VERSION, DatasetMark, LaneSnapshot, PipelineState
 from zephon_jax.errors import CheckpointMismatch, ConfigurationError
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MAX_STATE_BYTES: Final = 1 << 30
-MAX_POINTERS: Final = 1 << 26  # of all lanes together, 16 bytes each: a few bytes can claim millions
+MAX_POINTERS: Final = 1 << 28  # of all lanes together, 16 bytes each: a few bytes can claim millions
 _LEVEL: Final = 3
 _INT64: Final = 1 << 63
 _PLAIN: Final = "None, bool, int of 64 bits, float, str, bytes, and lists and dicts of these"
@@ -37,7 +37,17 @@ Value = TypeVar("Value")
 
 
 def state_to_plain(state: PipelineState) -> dict[str, Any]:
-    """Plain values, msgpack-able, with lanes in ascending order."""
+    """Plain values, msgpack-able, with lanes in ascending order.
+
+    Raises:
+        ConfigurationError: More samples are in flight than are read back.
+    """
+    held = [sum(map(len, s.chunks)) for s in state.lanes.values()]
+    if sum(held) > MAX_POINTERS or max(held, default=0) > MAX_LANE_POINTERS:
+        raise ConfigurationError(
+            f"{sum(held):,} samples are in flight, up to {max(held):,} in a lane; a state holds {MAX_POINTERS:,}, "
+            f"and {MAX_LANE_POINTERS:,} in a lane. Lower chunk_size or flush_every_k_chunks"
+        )
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -90,8 +100,18 @@ def require_plain(value: Any, what: str) -> None:
 
 
 def encode(plain: Mapping[str, Any]) -> bytes:
-    """The bytes of a state; equal states give equal bytes."""
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(_packed(plain))
+    """The bytes of a state; equal states give equal bytes.
+
+    Raises:
+        ConfigurationError: They are more than `decode` takes.
+    """
+    packed = _packed(plain)
+    if len(packed) > MAX_STATE_BYTES:
+        raise ConfigurationError(
+            f"the state has {len(packed):,} bytes, more than the {MAX_STATE_BYTES:,} that are read back. "
+            "Lower chunk_size or flush_every_k_chunks"
+        )
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
 
 
 def _packed(plain: Mapping[str, Any]) -> bytes:
@@ -203,6 +223,11 @@ def _lane(entry: Any, most_pointers: int) -> LaneSnapshot:
     if not fits or snapshot.delivered > snapshot.rows or (snapshot.delivered > 0) != bool(chunks):
         raise CheckpointMismatch(
             f"lane {snapshot.lane}: cursor {snapshot.cursor} does not fit chunks {first} to {last}"
+        )
+    within = len(chunks[-1]) if chunks else 0
+    if snapshot.high_offset >= within:  # a replay makes an array of so many offsets
+        raise CheckpointMismatch(
+            f"lane {snapshot.lane}: offset {snapshot.high_offset} was delivered of a last chunk of {within} samples"
         )
     return snapshot
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from zephon_jax.origin import CHUNK, LAST, LINEAGE, OFFSET, START, TOKENS
 from zephon_jax.types import Int32s, Int64s, WorkChunk
 
-__all__ = ["pack_chunks", "pack_known", "unpack_chunks", "unpack_known"]
+__all__ = ["MAX_LANE_POINTERS", "pack_chunks", "pack_known", "unpack_chunks", "unpack_known"]
 
 _TYPES: Final = ("<i1", "<i2", "<i4", "<i8")
-_MAX_POINTERS: Final = 1 << 24  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
-_MAX_SAMPLE: Final = 2**63 - 1 - _MAX_POINTERS  # so that the last sample of a run is an int64 too
+MAX_LANE_POINTERS: Final = 1 << 24  # a lane's flush epoch holds far fewer; a claim beyond it is a broken state
+_MAX_SAMPLE: Final = 2**63 - 1 - MAX_LANE_POINTERS  # so that the last sample of a run is an int64 too
 Packed = list[Any]
 
 
@@ -36,14 +36,14 @@ def pack_chunks(chunks: Sequence[WorkChunk]) -> Packed:
     return [_pack_ints(np.array(sizes, np.int64)), ids.tolist(), _pack_ints(order) if len(ids) > 1 else None, runs]
 
 
-def unpack_chunks(packed: Any, most: int = _MAX_POINTERS) -> tuple[WorkChunk, ...]:
+def unpack_chunks(packed: Any, most: int = MAX_LANE_POINTERS) -> tuple[WorkChunk, ...]:
     """The chunks, of at most `most` pointers. ValueError on anything that `pack_chunks` cannot have made; memory is
     bounded by the input's claims.
     """
     sizes_packed, ids, order_packed, runs = _list(packed, 4)
     sizes = _unpack_ints(sizes_packed)
     total = int(sizes.sum()) if len(sizes) else 0
-    if (len(sizes) and (sizes.min() < 0 or sizes.max() > _MAX_POINTERS)) or total > min(most, _MAX_POINTERS):
+    if (len(sizes) and (sizes.min() < 0 or sizes.max() > MAX_LANE_POINTERS)) or total > min(most, MAX_LANE_POINTERS):
         raise ValueError(f"chunk sizes {sizes[:4].tolist()} … are out of bounds")
     ids, runs = _list(ids), _list(runs)
     if len(ids) != len(runs) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
