@@ -187,7 +187,7 @@ class Callable:
         (Filter(functools.partial(fails), name="f"), {"op": "filter", "function": "f"}),
         (Map(str.upper), {"op": "map", "function": "str.upper"}),
     ],
-    ids=str,
+    ids=range(7),
 )
 def test_a_function_is_known_by_its_name_and_version(op, want):
     assert dict(op.identity()) == want

@@ -190,7 +190,7 @@ def test_a_sample_that_cannot_be_read_is_named():
     assert isinstance(caught.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("source", [iter([1]), {1, 2}, None, 5, (i for i in range(3))], ids=repr)
+@pytest.mark.parametrize("source", [iter([1]), {1, 2}, None, 5, (i for i in range(3))], ids=lambda v: type(v).__name__)
 def test_what_is_no_source_is_refused(source):
     with pytest.raises(ConfigurationError, match=r"Dataset.from_source\('d'\) needs __len__ and __getitem__\(int\)"):
         Dataset.from_source("d", source)
