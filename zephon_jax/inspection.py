@@ -77,7 +77,10 @@ def _drawn(state: PipelineState, work: Mapping[str, Any]) -> list[int] | None:
     """Samples drawn of each dataset: of all lanes' positions together, which are known for a static mixture."""
     if work.get("class") != "StaticMixtureWorkSource" or len(state.lanes) != state.lanes_total:
         return None
-    return Quota(work["weights"]).counts(sum(int(s.source["position"]) for s in state.lanes.values()))
+    try:
+        return Quota(work["weights"]).counts(sum(int(s.source["position"]) for s in state.lanes.values()))
+    except (KeyError, TypeError, ValueError):  # the plan is not checked before it is compared with a pipeline's
+        return None
 
 
 def _lane(s: LaneSnapshot) -> Iterator[str]:

@@ -193,6 +193,8 @@ def test_replay_filter_drops_by_count_and_checks_identity():
     assert (f.leading(rows((0, 1), (0, 0))), f.leading(rows((0, 2), (0, 3)))) == (2, 1)
     with pytest.raises(ContractViolation, match="diverged"):
         ReplayFilter(0, 1, (0, 2)).leading(rows((0, 1)))
+    with pytest.raises(ContractViolation, match="with 5 rows to go"):
+        ReplayFilter(0, 5, (0, 2), top=3).leading(rows((4, 0)))
     with pytest.raises(ContractViolation, match="ended 2 rows before"):
         ReplayFilter(0, 2, (0, 2)).at_end()
 

@@ -69,7 +69,9 @@ class LaneChain:
         self._works: dict[int, WorkChunk] = {}  # to name records in errors; forgotten as chunks leave the chain
         self._receipt = Receipt()
         self._filter = (
-            ReplayFilter(lane, snapshot.delivered, snapshot.cursor) if snapshot else ReplayFilter(lane, 0, None)
+            ReplayFilter(lane, snapshot.delivered, snapshot.cursor, snapshot.next_chunk - 1)
+            if snapshot
+            else ReplayFilter(lane, 0, None)
         )
         self._parts: deque[_Part] = deque()
         self._rows_in = self._rows_out = 0

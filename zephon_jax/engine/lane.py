@@ -317,12 +317,18 @@ class ReplayFilter:
     lane: int
     skip: int
     cursor: Cursor | None
+    top: int = 2**31  # T: no delivered row begins in a later chunk
 
     def leading(self, rows: Origin) -> int:
         """How many leading rows of these to drop."""
         n = min(self.skip, len(rows))
         if n:
             self.skip -= n
+            if rows.cursor(n - 1)[0] > self.top:
+                raise ContractViolation(
+                    f"lane {self.lane}: the replay reached row {rows.cursor(n - 1)} with {self.skip + n} rows to go to the last "
+                    f"delivered one {self.cursor}; an operator is not deterministic, or changed without another version="
+                )
             if not self.skip and rows.cursor(n - 1) != self.cursor:
                 raise ContractViolation(
                     f"lane {self.lane}: the replay diverged: row {rows.cursor(n - 1)} came where the checkpoint has "
