@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_jax.columns import Column, column_length, columns_from_rows, concat_columns, rows_of, slice_rows, take
+from zephon_jax.columns import (
+    Column,
+    Objects,
+    column_length,
+    columns_from_rows,
+    concat_columns,
+    row_values,
+    rows_of,
+    slice_rows,
+    take,
+)
+from zephon_jax.deferred import DEFERRED, Deferred
 from zephon_jax.errors import ContractViolation
 from zephon_jax.origin import Origin, Weight, no_contributors, weight_of
 from zephon_jax.types import Int32s, Int64s
@@ -57,6 +68,15 @@ class MicroBatch:
             if column_length(column) != len(self):
                 return f"field {name!r} has {column_length(column)} rows for {len(self)} records"
         return None
+
+    def token_lengths(self) -> Int64s:
+        """How many `tokens` each record has; known also in a replay on lengths, where there is no such column."""
+        handles = self.columns.get(DEFERRED)
+        known = handles.items if isinstance(handles, Objects) else [None] * len(self)
+        column = self.columns.get("tokens")
+        values = row_values(column) if column is not None else [()] * len(self)
+        each = [h.length if isinstance(h, Deferred) else len(v) for h, v in zip(known, values, strict=True)]
+        return np.array(each, np.int64)
 
     def rows(self) -> list[dict[str, Any]]:
         """The records as dicts; arrays are views and must not be written to."""

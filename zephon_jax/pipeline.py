@@ -187,7 +187,7 @@ class Pipeline:
         plan = self._checked_plan()
         if plan.rows_per_lane is None:
             raise ConfigurationError("steps() needs a batch() in the pipeline")
-        return self._by_round(plan, range(plan.lanes), _as_joined, None)
+        return self._by_round(plan, range(plan.lanes), _as_joined, None, None)
 
     def to_local(
         self,
@@ -200,7 +200,7 @@ class Pipeline:
         from zephon_jax.emit.sharding import local_batch, owned_lanes
 
         plan = self._checked_plan()
-        return self._by_round(plan, owned_lanes(plan, sharding), local_batch(dtypes or {}), prefetch)
+        return self._by_round(plan, owned_lanes(plan, sharding), local_batch(dtypes or {}), prefetch, dtypes)
 
     def to_global(
         self,
@@ -223,10 +223,15 @@ class Pipeline:
         from zephon_jax.emit.sharding import device_batch, owned_lanes
 
         plan = self._checked_plan()
-        return self._by_round(plan, owned_lanes(plan, sharding), device_batch(sharding, dtypes or {}), prefetch)
+        return self._by_round(plan, owned_lanes(plan, sharding), device_batch(sharding, dtypes or {}), prefetch, dtypes)
 
     def _by_round(
-        self, plan: Plan, lanes: Sequence[int], finish: Callable[[HostRound], Any], prefetch: int | None
+        self,
+        plan: Plan,
+        lanes: Sequence[int],
+        finish: Callable[[HostRound], Any],
+        prefetch: int | None,
+        dtypes: Mapping[str, Any] | None,
     ) -> PipelineIterator:
         ahead = plan.options.prefetch if prefetch is None else checked_int("to_global", "prefetch", prefetch, 1)
         return PipelineIterator(
@@ -234,7 +239,7 @@ class Pipeline:
             self._marks(),
             lanes,
             _cpus(),
-            lambda engine: rounds_of(engine, finish),
+            lambda engine: rounds_of(engine, finish, dtypes),
             by_round=True,
             prefetch=ahead,
         )

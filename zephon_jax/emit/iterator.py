@@ -6,6 +6,7 @@ what the consumer has, wherever the producers are, and `checkpoint()` only reads
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,7 @@ class Stats:
 
 
 def _shut_down(running: list[Pump[Delivery]], engine: Engine) -> None:
+    engine.stop()  # first, or the pump would wait for a task that nobody needs
     for pump in running:
         pump.close()
     engine.close()
@@ -151,11 +153,23 @@ class PipelineIterator(Iterator[Any]):
                     return delivery.batch
         except ZephonError as error:
             self._error = error
+            self._finalizer()  # nothing more will come: an iterator that nobody closes keeps no threads
             raise
         except Exception as error:
             self._error = WorkerError(f"the pipeline failed: {type(error).__name__}: {error}")
+            self._finalizer()
             raise self._error from error
+        if self._closed:
+            raise ConfigurationError("this iterator was closed while next() was waiting for a batch")
         self._finished = True
+        self._finalizer()
+        if self._by_round and not self.step:
+            rows = {lane: books.rows for lane, books in self._engine.books.items()}
+            warnings.warn(
+                f"not one whole step of {self._plan.lanes} lanes x {self._plan.rows_per_lane} rows came out of the data "
+                f"(rows delivered per lane: {rows}); a smaller batch, or more passes, may help",
+                stacklevel=3,
+            )
         raise StopIteration
 
     def _handed_out(self, batch: Any) -> Any:

@@ -70,7 +70,7 @@ class Pump(Generic[T]):
                 self._waiting -= self._counted(result)
                 self._change.notify_all()
                 return result
-        if self._error is not None:
+        if self._error is not None and not self._stop:  # what fails while it is being stopped is no error
             raise self._error
         raise StopIteration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +16,7 @@ from zephon_jax.engine.merge import RoundRobin
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
 from zephon_jax.microbatch import MicroBatch
+from zephon_jax.ops.interrupt import run_while_wanted
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.explain import stage_window, worker_count
 from zephon_jax.runners.ordered import map_inline, map_ordered
@@ -42,6 +44,7 @@ class Engine:
         self.counts = PipelineCounts({name: OperatorCounts() for name in plan.operator_names})
         self._workers = worker_count(plan, cpus)
         self._pool: ThreadPoolExecutor | None = None
+        self._stop = threading.Event()
 
     def _new_books(self, lane: int, snapshot: LaneSnapshot | None) -> LaneBooks:
         source, plan = self._sources[lane].state_dict(), self._plan
@@ -81,7 +84,7 @@ class Engine:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="zephon_jax-worker")
         window = stage_window(self._plan, self._workers)
-        return partial(_on_pool, self._pool, window)
+        return partial(_on_pool, self._pool, window, self._stop)
 
     def batches(self) -> Iterator[Delivery]:
         """One lane's batch at a time, strictly round-robin (rule O4); lanes that ended are skipped."""
@@ -114,11 +117,16 @@ class Engine:
                     return
             yield Delivery(batches, receipts)
 
+    def stop(self) -> None:
+        """Tasks that have begun end at their next record; nobody waits for them any more."""
+        self._stop.set()
+
     def close(self) -> None:
-        """Stop the pool; tasks that have begun run to their end, none is started any more."""
+        """Stop the pool and wait for what has begun."""
+        self.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _on_pool(pool: ThreadPoolExecutor, window: int, fn: Any, items: Any) -> Any:
-    return map_ordered(pool, window, fn, items, MicroBatch)
+def _on_pool(pool: ThreadPoolExecutor, window: int, stop: threading.Event, fn: Any, items: Any) -> Any:
+    return map_ordered(pool, window, partial(run_while_wanted, stop, fn), items, MicroBatch)

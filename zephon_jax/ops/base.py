@@ -10,6 +10,8 @@ the engine checks the law of conservation, so that a lost or doubled record is r
 from __future__ import annotations
 
 import abc
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -46,7 +48,8 @@ class OpTraits:
         expands: A record may become several (`MicroBatch.repeat`); gives the operator a child index in every cursor.
         buffer_records: The largest number of samples that an accumulator holds; decides how often to flush.
         replays_on_lengths: An accumulator whose decisions need nothing of a record but its identity and the length of
-            its tokens. If all accumulators say so, a restore repeats decisions without reading what was delivered.
+            its tokens (`MicroBatch.token_lengths`; its fields are not there in a replay). If all accumulators say so, a
+            restore repeats decisions without reading what was delivered.
         uses_lengths: Its decisions do need that length, so checkpoints keep it.
     """
 
@@ -122,10 +125,37 @@ class RecordFailure(Exception):
 
 
 def callable_name(fn: Any, name: str | None) -> str:
-    """The identity of a function in checkpoints: the name given, or its qualified name."""
+    """The identity of a function in checkpoints: the name given, or its qualified name with what it is bound to.
+
+    A partial is named after its function and its arguments, an object or a bound method after its class and plain
+    attributes. Arguments that are no plain values have no name that another process would give them as well.
+    """
     if name is not None:
         return name
-    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    if isinstance(fn, functools.partial):
+        inner: Any = fn.func
+        bound = [*(("", value) for value in fn.args), *fn.keywords.items()]
+        if not all(_is_plain(value) for _, value in bound):
+            raise ConfigurationError(
+                f"a partial of {callable_name(inner, None)} with arguments that are no numbers or texts cannot be told from "
+                "another in a checkpoint; pass name= (and version= when its meaning changes)"
+            )
+        shown = ", ".join(f"{key}={value!r}" if key else repr(value) for key, value in bound)
+        return f"{callable_name(inner, None)}({shown})"
+    found = getattr(fn, "__qualname__", None)
+    owner = getattr(fn, "__self__", None) if found else fn
+    if owner is None or isinstance(owner, type) or inspect.ismodule(owner):
+        return found or type(fn).__qualname__
+    attributes = {k: v for k, v in getattr(owner, "__dict__", {}).items() if _is_plain(v)}
+    shown = ", ".join(f"{key}={value!r}" for key, value in sorted(attributes.items()))
+    label = found or type(fn).__qualname__
+    return f"{label}({shown})" if shown else label
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(_is_plain(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
 def checked_int(operator: str, parameter: str, value: Any, least: int, below: int = 2**31) -> int:

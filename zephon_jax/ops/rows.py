@@ -9,6 +9,7 @@ from zephon_jax.columns import named_fields
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import RecordFailure, RecordOperator, bool_mask, callable_name, function_identity
+from zephon_jax.ops.interrupt import check_wanted
 
 __all__ = ["Filter", "Map"]
 
@@ -43,6 +44,7 @@ class Map(RecordOperator):
     def process(self, batch: MicroBatch) -> MicroBatch:
         out: list[Mapping[str, Any]] = []
         for i, row in enumerate(batch.rows()):
+            check_wanted()
             try:
                 result = self._fn(row)
                 if result is None:
@@ -67,6 +69,7 @@ class Filter(RecordOperator):
     def process(self, batch: MicroBatch) -> MicroBatch:
         verdicts: list[Any] = []
         for i, row in enumerate(batch.rows()):
+            check_wanted()
             try:
                 verdicts.append(bool(self._fn(row)))
             except Exception as error:

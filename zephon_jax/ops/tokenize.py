@@ -15,6 +15,7 @@ from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import RecordFailure, RecordOperator, callable_name, checked_field, function_identity
 from zephon_jax.ops.fields import field_of
+from zephon_jax.ops.interrupt import check_wanted
 
 __all__ = ["Tokenize"]
 
@@ -124,6 +125,7 @@ def _callable_encode(fn: Callable[[str], Sequence[int]]) -> Encode:
     def encode(texts: list[str]) -> list[NDArray[np.int32]]:
         out: list[NDArray[np.int32]] = []
         for i, text in enumerate(texts):
+            check_wanted()
             try:
                 ids = np.asarray(fn(text))
                 if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):

@@ -35,6 +35,7 @@ class _Index(NamedTuple):
     ends: Int64s
     lines: Int64s
     digest: str
+    stamp: tuple[int, int]  # size and time of change when it was read
 
 
 class JsonlSource:
@@ -61,6 +62,13 @@ class JsonlSource:
         values: list[Any] = []
         try:
             with open(path, "rb") as file:
+                if _stamp(file.fileno()) != index.stamp:
+                    raise DataError(
+                        f"{path} has changed since it was indexed; a dataset must not change while it is used. Make the "
+                        "Dataset again, so that checkpoints are compared with its new content",
+                        path=path,
+                        shard=shard,
+                    )
                 for a, b in _runs(samples):
                     base = int(starts[a])
                     size = int(ends[b - 1]) - base
@@ -107,6 +115,11 @@ class JsonlSource:
                 return
 
 
+def _stamp(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns
+
+
 def _with_fields(digest: str, fields: Sequence[str] | None) -> str:
     """Other fields of a file are other samples."""
     if fields is None:
@@ -128,6 +141,7 @@ def _build_index(path: str) -> _Index:
         with open(path, "rb") as file:
             head = file.read(len(_BOM))
             file.seek(0)
+            stamp = _stamp(file.fileno())
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
                 newlines.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + size)
@@ -143,7 +157,7 @@ def _build_index(path: str) -> _Index:
     if head == _BOM:
         starts[0] = len(_BOM)
     full = _not_blank(path, starts, ends)
-    return _Index(starts[full], ends[full], np.flatnonzero(full) + 1, digest.hexdigest())
+    return _Index(starts[full], ends[full], np.flatnonzero(full) + 1, digest.hexdigest(), stamp)
 
 
 def _not_blank(path: str, starts: Int64s, ends: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

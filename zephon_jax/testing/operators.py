@@ -23,7 +23,7 @@ from zephon_jax.errors import ConfigurationError, ContractViolation
 from zephon_jax.metrics.counters import OperatorCounts
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import Accumulator, Operator, RecordOperator, RowOperator
-from zephon_jax.origin import Cursor, Origin, no_contributors
+from zephon_jax.origin import Cursor, Origin
 from zephon_jax.plan.compile import Step
 from zephon_jax.testing.same import difference
 
@@ -54,6 +54,10 @@ def check_operator(op: Operator, records: Iterable[Mapping[str, Any]]) -> None:
         ContractViolation: Saying which part is broken, and on what.
         WorkerError: The operator raised.
     """
+    if not isinstance(op, Operator):
+        raise ConfigurationError(
+            f"check_operator needs an Operator, got {type(op).__name__}; wrap a function in ops.Map"
+        )
     rows = [dict(record) for record in records]
     if len(rows) < 4:
         raise ConfigurationError(f"check_operator needs at least 4 records, got {len(rows)}")
@@ -145,7 +149,9 @@ def _micro_batches(lane: int, chunk: int, start: int, rows: Records, size: int) 
         part = rows[at : at + size]
         origin = Origin.of_chunk(chunk, np.arange(start + at, start + at + len(part)), 1)
         columns = columns_from_rows(copy.deepcopy(part))
-        yield MicroBatch(lane, columns, origin, no_contributors(1), _NO_SKIPS)
+        # A sample that an operator before this one has finished: it must be passed on.
+        closed = Origin.of_chunk(chunk, np.array([1_000_000 + start + at]), 1).table
+        yield MicroBatch(lane, columns, origin, closed, _NO_SKIPS)
 
 
 def _check_lengths(op: Accumulator[Any], rows: Records, expected: _Seen) -> None:

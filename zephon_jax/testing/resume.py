@@ -6,6 +6,7 @@ from typing import Any
 
 from zephon_jax.checkpoint.codec import decode, encode
 from zephon_jax.errors import ContractViolation
+from zephon_jax.ops.base import checked_int
 from zephon_jax.pipeline import Pipeline
 from zephon_jax.testing.same import difference
 
@@ -27,6 +28,7 @@ def check_resume(pipeline: Pipeline, *, batches: int) -> None:
     Raises:
         ContractViolation: Naming the cut, the batch and the field that differs.
     """
+    checked_int("check_resume", "batches", batches, 1)
     whole: list[Any] = []
     states: list[bytes] = []
     with iter(pipeline) as it:
