@@ -23,6 +23,8 @@ class Options:
         max_workers: Threads of the pool. None: the number of CPUs, at most 8.
         prefetch: Batches made ahead of the consumer.
         micro_batch_records: Records per call of an operator. Never changes the output.
+        deterministic: False hands on micro-batches as workers finish them: lower latency, another order in every run, and
+            no checkpoints.
         on_data_error: "raise", or "skip" samples whose content is broken.
         max_skipped: More skipped samples than this in a lane are an error.
         dp_degree, dp_group_id: Without a sharding, `iter` owns the lanes of this data-parallel group of so many.
@@ -34,6 +36,7 @@ class Options:
     max_workers: int | None = None
     prefetch: int = 2
     micro_batch_records: int = 128
+    deterministic: bool = True
     on_data_error: Literal["raise", "skip"] = "raise"
     max_skipped: int | None = None
     dp_degree: int | None = None
@@ -44,6 +47,8 @@ class Options:
         _at_least(self, 0, "flush_every_k_chunks", "max_skipped", "dp_group_id")
         if self.executor not in _EXECUTORS:
             raise ConfigurationError(f"options(executor={self.executor!r}) must be one of {list(_EXECUTORS)}")
+        if not isinstance(self.deterministic, bool):
+            raise ConfigurationError(f"options(deterministic={self.deterministic!r}) must be True or False")
         if self.on_data_error not in ("raise", "skip"):
             raise ConfigurationError(f"options(on_data_error={self.on_data_error!r}) must be 'raise' or 'skip'")
         if self.max_skipped is not None and self.on_data_error != "skip":

@@ -225,6 +225,7 @@ class PipelineIterator(Iterator[Any]):
 
     def get_state(self) -> dict[str, Any]:
         """As `checkpoint`, for this process's lanes."""
+        self._require_order("a checkpoint")
         snapshots = {lane: books.snapshot() for lane, books in self._engine.books.items()}
         return state_to_plain(PipelineState(self._plan.lanes, self._plan.identity, self._datasets, snapshots))
 
@@ -240,6 +241,7 @@ class PipelineIterator(Iterator[Any]):
             raise ConfigurationError(
                 f"restore() works once, before the first next(); this iterator was {was}. Make a new one"
             )
+        self._require_order("restore()")
         parsed = state_from_plain(state)
         plan = self._plan
         require_same_pipeline(
@@ -264,6 +266,12 @@ class PipelineIterator(Iterator[Any]):
             self._deliveries = self._start()  # the replay runs while the caller restores the model
 
     set_state = restore
+
+    def _require_order(self, what: str) -> None:
+        if not self._plan.options.deterministic:
+            raise ConfigurationError(
+                f"{what} needs options(deterministic=True): without it another run delivers records in another order"
+            )
 
     def fingerprint(self) -> str:
         """Of everything delivered by all lanes so far: equal rows, equal strings, on every topology."""

@@ -19,7 +19,7 @@ from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.interrupt import run_while_wanted
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.explain import stage_window, worker_count
-from zephon_jax.runners.ordered import map_inline, map_ordered
+from zephon_jax.runners.ordered import map_inline, map_ordered, map_unordered
 
 __all__ = ["Delivery", "Engine"]
 
@@ -84,7 +84,8 @@ class Engine:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="zephon_jax-worker")
         window = stage_window(self._plan, self._workers)
-        return partial(_on_pool, self._pool, window, self._stop)
+        run = map_ordered if self._plan.options.deterministic else map_unordered
+        return partial(_on_pool, run, self._pool, window, self._stop)
 
     def batches(self) -> Iterator[Delivery]:
         """One lane's batch at a time, strictly round-robin (rule O4); lanes that ended are skipped."""
@@ -128,5 +129,5 @@ class Engine:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _on_pool(pool: ThreadPoolExecutor, window: int, stop: threading.Event, fn: Any, items: Any) -> Any:
-    return map_ordered(pool, window, partial(run_while_wanted, stop, fn), items, MicroBatch)
+def _on_pool(run: Any, pool: ThreadPoolExecutor, window: int, stop: threading.Event, fn: Any, items: Any) -> Any:
+    return run(pool, window, partial(run_while_wanted, stop, fn), items, MicroBatch)

@@ -101,7 +101,9 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
     }
     stages = _stages(steps)
     # The first stage begins with fetch, so it is stateless; behind it there may be only such accumulators.
-    lengths_only = all(not s.stateless and s.steps[0].op.traits.replays_on_lengths for s in stages[1:])
+    lengths_only = options.deterministic and all(
+        not s.stateless and s.steps[0].op.traits.replays_on_lengths for s in stages[1:]
+    )
     return Plan(
         work=work,
         lanes=lanes,
@@ -164,6 +166,10 @@ def _eviction(
 ) -> tuple[int | None, str, tuple[str, ...]]:
     asked = options.flush_every_k_chunks
     reordering = [op for op in before if isinstance(op, Accumulator) or not op.traits.preserves_cursor_order]
+    if not options.deterministic:
+        buffer = max((op.traits.buffer_records for op in reordering), default=0)
+        every = asked or max(_MIN_EPOCH_CHUNKS, -(-_BUFFERS_PER_EPOCH * buffer // max(chunk_size, 1)))
+        return every, "epoch (deterministic=False: records leave as workers finish; no checkpoints)", ()
     if not reordering:
         notes = ()
         if asked:

@@ -61,6 +61,8 @@ def filter_name(plan: Plan) -> str:
 
 
 def _replay(plan: Plan) -> str:
+    if not plan.options.deterministic:
+        return "none: checkpoints are refused with deterministic=False"
     if not plan.replays_on_lengths:
         return "in full (a stateless operator stands behind an accumulator, or an accumulator needs payloads)"
     return f"on {'lengths' if plan.keeps_lengths else 'identities'}; only records still to be delivered are read again"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import TypeVar
 
-__all__ = ["map_inline", "map_ordered"]
+__all__ = ["map_inline", "map_ordered", "map_unordered"]
 
 Item = TypeVar("Item")
 Task = TypeVar("Task")
@@ -46,6 +46,31 @@ def map_ordered(
         for one in pending:
             if isinstance(one, Future):
                 one.cancel()
+
+
+def map_unordered(
+    executor: Executor, window: int, fn: Callable[[Task], Result], items: Iterable[Task | Item], task_type: type[Task]
+) -> Iterator[Result | Item]:
+    """As `map_ordered`, but results come as they are ready. None passes control, which waits for all before it."""
+    pending: set[Future[Result]] = set()
+    try:
+        for item in items:
+            if isinstance(item, task_type):
+                pending.add(executor.submit(fn, item))
+                if len(pending) >= window:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            else:
+                while pending:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+                yield item  # pyright: ignore[reportReturnType]
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 def _resolve(one: Future[Result] | Item) -> Result | Item:
