@@ -63,12 +63,14 @@ BUILD = {
 
 @pytest.mark.parametrize("name", BUILD)
 def test_refused_while_building(name):
+    """O7 (what stands after batch), P7 (no flush although records are kept), and sizes that cannot work."""
     make, text = BUILD[name]
     with pytest.raises(zj.ConfigurationError, match=text):
         make()
 
 
 def test_a_monotone_pipeline_takes_no_flushes_and_says_so():
+    """P7."""
     pipeline = zj.Pipeline(work()).batch(4).options(flush_every_k_chunks=5, executor="inline")
     with pytest.warns(UserWarning, match="flush_every_k_chunks=5 has no use"):
         it = iter(pipeline)
@@ -312,6 +314,7 @@ class FewerRows(zj.RowOperator):
     ],
 )
 def test_a_broken_contract_is_named(op, text):
+    """P2, P4, P6: nothing is lost at a flush, nothing is finished twice."""
     pipeline = zj.Pipeline(work()).apply(op).batch(2).options(executor="inline", micro_batch_records=4)
     with pytest.raises(zj.ContractViolation, match=text):
         for _ in pipeline:
@@ -319,6 +322,7 @@ def test_a_broken_contract_is_named(op, text):
 
 
 def test_a_row_operator_must_keep_rows():
+    """O7."""
     pipeline = zj.Pipeline(work()).batch(4).apply(FewerRows()).options(executor="inline")
     with pytest.raises(zj.ContractViolation, match="fewer, lane 0: after batch an operator must keep the 4 rows"):
         next(iter(pipeline))

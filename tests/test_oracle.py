@@ -93,6 +93,7 @@ def check(seed, lanes=None):
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 8])
 def test_random_pipelines_resume_at_every_cut(lanes):
+    """O1, O2 (state and draws per lane and epoch), O3, O8 (batch is not flushed), C3, C4, C5."""
     assert sum(check(100 * lanes + seed, lanes) for seed in range(6)) > 50
 
 

@@ -73,7 +73,7 @@ MISTAKES = {
         "engine/chain.py",
         "            self._receipt.closed.append(batch.origin.slice(0, n).table)\n",
         ""),
-    "the sentinel overtakes rows that wait in batch": (
+    "the sentinel overtakes rows that wait in batch (O8)": (
         "engine/chain.py",
         "while self._marks and self._marks[0][0] <= self._rows_out:",
         "while self._marks:"),
@@ -90,7 +90,7 @@ MISTAKES = {
         "engine/chain.py",
         "            self._receipt.closed.append(batch.closed)\n",
         "            pass\n"),
-    "state survives a flush": (
+    "state survives a flush (O2)": (
         "engine/accumulate.py",
         "            self._renew(next_epoch)\n",
         "            self._in = self._out = Weight(0, 0)\n"),
@@ -115,7 +115,7 @@ MISTAKES = {
         "engine/engine.py",
         "RoundRobin({lane: books.rounds for",
         "RoundRobin({lane: 0 for"),
-    "results come in the order of completion": (
+    "results come in the order of completion (O3)": (
         "runners/ordered.py",
         "yield _resolve(pending.popleft())",
         "yield _resolve(pending.pop())"),

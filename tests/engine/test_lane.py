@@ -48,7 +48,7 @@ def test_nothing_delivered_keeps_nothing():
 
 
 def test_keeps_the_epoch_up_to_its_highest_delivered_chunk():
-    """C9: chunk 1 was drawn but contributed nothing, so it is drawn again."""
+    """C1, C9, P1: chunk 1 was drawn but contributed nothing, so it is drawn again."""
     b = books(every=3)
     b.settle(admit((0, 2), (1, 2), (2, 2)))
     b.settle(Receipt(rows=rows((0, 1))), rounds=1)
@@ -65,6 +65,7 @@ def test_a_packed_row_raises_t_to_its_highest_contributor():
 
 
 def test_trailing_boundary_when_t_ends_its_epoch():
+    """C1."""
     b = books(every=2)
     b.settle(admit((0, 1), (1, 1)))
     b.settle(Receipt(rows=rows((0, 0), (1, 0))), rounds=1)
@@ -82,6 +83,7 @@ def test_cursor_pins_its_epoch_until_a_later_row_goes_out():
 
 
 def test_monotone_keeps_one_chunk():
+    """P1, P3: a watermark is enough where order is kept."""
     b = LaneBooks(0, None, {"p": 0})
     b.settle(admit((0, 2), (1, 3)))
     b.settle(Receipt(rows=rows((0, 0), (0, 1), (1, 0), (1, 1))), rounds=1)
@@ -90,6 +92,7 @@ def test_monotone_keeps_one_chunk():
 
 
 def test_monotone_refuses_reordering():
+    """P3."""
     b = LaneBooks(0, None, {"p": 0})
     b.settle(admit((0, 3)))
     with pytest.raises(ContractViolation, match="preserves_cursor_order"):

@@ -121,6 +121,7 @@ def test_documents_of_one_token(capacity):
 
 @pytest.mark.parametrize("empty", [[], np.zeros(0, np.int32)], ids=["list", "array"])
 def test_nothing_but_empty_documents(empty):
+    """P6: dropped by policy, and closed."""
     rows, of, closed = accumulated(Pack(4), cut([{"tokens": empty}] * 5, [2]))
     assert (rows, of) == ([], [])
     assert closed == [sample(i, 0) for i in range(5)]

@@ -63,7 +63,7 @@ MAP, FILTER, TOKENIZE, SPLIT = Map(anything), Filter(anything), Tokenize(letters
         ((TOKENIZE, Pack(8), Batch(2), LmTargets()), "pack(8)"),
         ((Shuffle(3), TOKENIZE, Pack(8), Batch(2)), "shuffle(3), pack(8)"),
         # Keeps order, but where it cuts depends on all that came before.
-        ((TOKENIZE, Wrap(4)), "wrap(4)"),
+        ((TOKENIZE, Wrap(4)), "wrap(4)"),  # P3: it keeps order, but where it cuts depends on history
         ((Reordering(),), "reordering"),
     ],
     ids=lambda v: ", ".join(op.name for op in v) if isinstance(v, tuple) else "",
