@@ -1,4 +1,5 @@
-"""A training loop killed with SIGKILL at random moments, also while it saves, and restarted with other settings.
+"""A training loop killed with SIGKILL at random moments, also while it saves, and restarted with other settings: lanes
+owned, executor, workers, prefetch, micro-batches, batch size.
 
 After every death what the loop had committed must be a prefix of the uninterrupted run, row for row and lane for lane.
 `CHAOS_KILLS=200 pytest tests/processes -m slow -s` is the full run; its figures stand in docs/recovery.md.
@@ -39,7 +40,10 @@ class Reference:
 
 
 def settings(rng: random.Random) -> dict:
+    degree = rng.choice([1, 1, 2, 4])  # a process that owns all lanes, two of them, or one
     return {
+        "dp_degree": degree,
+        "dp_group_id": rng.randrange(degree),
         "batch_size": rng.choice([1, 1, 2, 3]),
         "executor": rng.choice(["inline", "threads"]),
         "max_workers": rng.randint(1, 3),

@@ -76,22 +76,33 @@ def committed(folder: pathlib.Path) -> dict | None:
     return record
 
 
+def merged(whole: dict, part: dict) -> dict:
+    """The state of all lanes, with those of this process as they are now: a process may own only some of them."""
+    lanes = {lane["lane"]: lane for lane in (*whole["lanes"], *part["lanes"])}
+    return {**whole, "lanes": [lanes[lane] for lane in sorted(lanes)]}
+
+
 def main() -> None:
     folder, settings = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
     every = settings.pop("commit_every")
     record = committed(folder)
+    chains, rows_of, number = dict.fromkeys(range(LANES), ""), dict.fromkeys(range(LANES), 0), 0
+    if record is None:
+        whole = iter(pipeline(executor="inline")).checkpoint()
+    else:
+        whole = decode(bytes.fromhex(record["state"]))
+        chains, rows_of, number = record["chains"], record["rows"], record["number"]
     with iter(pipeline(**settings)) as it:
-        chains, number = dict.fromkeys(range(LANES), ""), 0
         if record is not None:
-            it.restore(decode(bytes.fromhex(record["state"])))
-            chains, number = record["chains"], record["number"]
+            it.restore(whole)
         print("running", flush=True)
         for n, (lane, rows) in enumerate(lane_rows(it), 1):
             for row in rows:
                 chains[lane] = chained(chains[lane], row)
             if n % every == 0:
                 number += 1
-                commit(folder, number, encode(it.checkpoint()), chains, dict(it.stats().rows))
+                rows_of |= it.stats().rows
+                commit(folder, number, encode(merged(whole, it.get_state())), chains, rows_of)
 
 
 if __name__ == "__main__":
