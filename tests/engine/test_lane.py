@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.engine.toy import Config, World, random_config, uninterrupted
+from tests.engine.toy import Config, World, random_config, search, uninterrupted
 from zephon_jax.engine.lane import LaneBooks, ReplayFilter
 from zephon_jax.engine.receipts import Admission, Receipt
 from zephon_jax.errors import ContractViolation, DataError
@@ -203,35 +201,9 @@ def test_replay_filter_drops_by_count_and_checks_identity():
 
 
 # -- every interleaving --------------------------------------------------------------------------------------------
-def explore(config, max_crashes=2, limit=200_000, books=LaneBooks, replay=ReplayFilter):
-    """All interleavings with crashes; the number of states, or an AssertionError or ZephonError from a bad one."""
-    base = uninterrupted(config)
-    start = World(config, None, books, replay)
-    saved: dict = {}
-    seen = {(start.key(), 0, 0)}
-    todo = deque([(start, 0, 0)])
-    while todo:
-        world, position, crashes = todo.popleft()
-        # C9: one cut, one state, whatever was prefetched.
-        assert saved.setdefault(position, world.snapshot_key()) == world.snapshot_key()
-        if not world.actions():
-            assert position == len(base), (position, len(base))
-        successors = []
-        for action in world.actions():
-            other = deepcopy(world)
-            batch = other.do(action)
-            if batch is not None:
-                assert position < len(base) and base[position] == batch, (position, batch)
-            successors.append((other, position + (batch is not None), crashes))
-        if crashes < max_crashes:
-            successors.append((world.crashed(), position, crashes + 1))
-        for other, at, c in successors:
-            key = (other.key(), at, c)
-            if key not in seen:
-                seen.add(key)
-                todo.append((other, at, c))
-        assert len(seen) < limit, "the model is too large to be exhausted"
-    return len(seen)
+def explore(config, max_crashes=2, limit=200_000):
+    """All interleavings with crashes; the number of states."""
+    return search(World(config), uninterrupted(config), max_crashes, limit)
 
 
 SMALL = [

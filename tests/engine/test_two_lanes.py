@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from copy import deepcopy
-
 import pytest
 
-from tests.engine.toy import Config, World, uninterrupted
+from tests.engine.toy import Config, World, search, uninterrupted
 from zephon_jax.engine.merge import RoundRobin
 
 
@@ -62,32 +59,9 @@ def in_turn(configs):
 
 
 def explore(configs, max_crashes=1, limit=250_000):
-    base, start, saved = in_turn(configs), Pair(configs), {}
-    seen = {(start.key(), 0, 0)}
-    todo = deque([(start, 0, 0)])
-    while todo:
-        pair, position, crashes = todo.popleft()
-        key = pair.snapshot_key()
-        assert saved.setdefault(position, key) == key  # C9, of both lanes together
-        actions = pair.actions()
-        if not actions:
-            assert position == len(base)
-        successors = []
-        for action in actions:
-            other = deepcopy(pair)
-            batch = other.do(action)
-            if batch is not None:
-                assert base[position] == batch, (position, batch)
-            successors.append((other, position + (batch is not None), crashes))
-        if crashes < max_crashes:
-            successors.append((pair.crashed(), position, crashes + 1))
-        for other, at, c in successors:
-            k = (other.key(), at, c)
-            if k not in seen:
-                seen.add(k)
-                todo.append((other, at, c))
-        assert len(seen) < limit, "the model is too large to be exhausted"
-    return len(seen), len(base)
+    """States, and batches of an uninterrupted run; a cut saves one state of both lanes together."""
+    base = in_turn(configs)
+    return search(Pair(configs), base, max_crashes, limit), len(base)
 
 
 SMALL = (Config(0, None, (1,), 0, 1, 1), Config(4, None, (1,), 0, 1, 1))

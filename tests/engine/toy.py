@@ -7,6 +7,8 @@ a few lines each; only `LaneBooks`, `ReplayFilter` and `Origin` are the real one
 from __future__ import annotations
 
 import random
+from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -268,3 +270,37 @@ def random_config(rng: random.Random) -> Config:
     sizes = tuple(rng.randint(0, 4) for _ in range(rng.randint(1, 8)))
     shuffle, pack = (0, 1) if every is None else (rng.randint(0, 4), rng.randint(1, 3))
     return Config(rng.randint(0, 10**6), every, sizes, shuffle, pack, rng.randint(1, 4))
+
+
+def search(start: Any, base: list[Any], max_crashes: int, limit: int) -> int:
+    """All interleavings of a world, with crashes anywhere; the number of states, or an error from a bad one.
+
+    A world has `actions`, `do` (the batch that the consumer got, or None), `crashed`, `snapshot_key` and `key`; whatever
+    order its actions fire in, the consumer must get `base`.
+    """
+    saved: dict[int, Any] = {}
+    seen = {(start.key(), 0, 0)}
+    todo = deque([(start, 0, 0)])
+    while todo:
+        world, position, crashes = todo.popleft()
+        # C9: one cut, one state, whatever was prefetched.
+        assert saved.setdefault(position, world.snapshot_key()) == world.snapshot_key()
+        if not world.actions():
+            assert position == len(base), (position, len(base))
+        successors = []
+        for action in world.actions():
+            other = deepcopy(world)
+            batch = other.do(action)
+            if batch is not None:
+                assert position < len(base), (position, batch)
+                assert base[position] == batch, (position, batch)
+            successors.append((other, position + (batch is not None), crashes))
+        if crashes < max_crashes:
+            successors.append((world.crashed(), position, crashes + 1))
+        for other, at, c in successors:
+            key = (other.key(), at, c)
+            if key not in seen:
+                seen.add(key)
+                todo.append((other, at, c))
+        assert len(seen) < limit, "the model is too large to be exhausted"
+    return len(seen)

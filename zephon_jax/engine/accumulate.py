@@ -69,8 +69,9 @@ class LaneAccumulator:
             self._out = _add(self._out, out.weight())
             self._count(0, len(out), out.closed.shape[1])
             self._counts.left_by_flush += len(out)
-            self._counts.padding_by_flush_tokens += _padding(out)
-            self._counts.padding_tokens += _padding(out)
+            padding = _padding(out)
+            self._counts.padding_by_flush_tokens += padding
+            self._counts.padding_tokens += padding
         if (text := broken_law(self._in, self._out)) is not None:
             raise ContractViolation(
                 f"{self._op.name}, lane {self._lane}: {text} in the flush epoch that begins with chunk {self._epoch}; "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -183,6 +183,3 @@ def function_identity(name: str, version: str | int | None) -> dict[str, Any]:
 def bool_mask(values: list[Any]) -> NDArray[np.bool_]:
     """Truth of each value."""
     return np.fromiter((bool(v) for v in values), np.bool_, len(values))
-
-
-Function = Callable[..., Any]
