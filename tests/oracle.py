@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import zephon_jax as zj
+from tests.packings import best_fit_wrap_rows, fit_rows, wrap_rows
 from zephon_jax.ops.randomness import Draws
 from zephon_jax.types import LaneContext
 
@@ -135,6 +136,31 @@ def _fitting(tokens, capacity, on_overlong):
     return [tokens[at : at + capacity] for at in range(0, len(tokens), capacity)]
 
 
+def _packing(stream, lane, index, capacity, algorithm, num_bins, most):
+    """The other packings: what a flush epoch holds is packed as a whole."""
+
+    def rows():
+        limit = most or 10**9
+        whole = [doc[at : at + capacity] for doc in docs for at in range(0, len(doc), capacity)]
+        match algorithm:
+            case "wrap":
+                return wrap_rows(docs, capacity, limit)
+            case "best_fit_wrap":
+                return best_fit_wrap_rows(docs, capacity, num_bins, limit)
+            case _:
+                return fit_rows(whole, capacity, num_bins, best=algorithm == "best_fit", most=limit)
+
+    docs: list[list[int]] = []
+    for x in stream:
+        if isinstance(x, Flush):
+            yield from (_row(row, capacity) for row in rows())
+            docs = []
+            yield x
+        else:
+            docs.append(list(x["tokens"]))
+    yield from (_row(row, capacity) for row in rows())
+
+
 def _row(pieces, capacity):
     row = {name: np.zeros(capacity, np.int32) for name in ("tokens", "segment_ids", "positions")}
     at = 0
@@ -239,5 +265,5 @@ def _targets(stream, lane, index):
 
 OPERATORS = {
     "map": _map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle, "pack": _pack,
-    "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
+    "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
 }  # fmt: skip

@@ -64,6 +64,9 @@ STEPS = {
     "split": lambda p, n: p.split(n),
     "shuffle": lambda p, size, seed: p.shuffle(size, seed=seed),
     "pack": lambda p, capacity, bins, overlong: p.pack(capacity, num_bins=bins, on_overlong=overlong),
+    "packing": lambda p, capacity, algorithm, bins, most: p.pack(
+        capacity, algorithm=algorithm, num_bins=bins, max_segments=most
+    ),
     "wrap": lambda p, capacity: p.apply(Wrap(capacity)),
     "chunks": chunks,
     "repeat": lambda p, times: p.apply(Repeat(times)),
@@ -115,7 +118,13 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
         kind = rng.random()
         if kind < 0.6:
             overlong = rng.choice(["split", "truncate", "drop"])
-            spec.append(("pack", rng.randint(8, 40), rng.choice([1, 2, 4, 60]), overlong))
+            capacity, bins = rng.randint(8, 40), rng.choice([1, 2, 4, 60])
+            other = random.Random(seed + 6)
+            if other.random() < 0.5:
+                algorithm = other.choice(["first_fit", "best_fit", "wrap", "best_fit_wrap"])
+                spec.append(("packing", capacity, algorithm, bins, other.choice([None, None, 1, 3])))
+            else:
+                spec.append(("pack", capacity, bins, overlong))
             packed = True
         elif kind < 0.8:
             spec.append(("wrap", rng.randint(4, 30)))
@@ -124,5 +133,5 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
     spec.append(("batch", rng.randint(1, 4) + (L > 2), rng.random() < 0.6))
     if packed and rng.random() < 0.5:
         spec.append(("targets",))
-    keeps = any(name in ("shuffle", "pack", "wrap") for name, *_ in spec)
+    keeps = any(name in ("shuffle", "pack", "packing", "wrap") for name, *_ in spec)
     return Case(spec, work, samples, L, rng.choice([1, 2, 3, 8]) if keeps else None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zephon_jax.columns import Column, Laid, Objects
 from zephon_jax.origin import Cursor
@@ -50,8 +51,12 @@ class Piece:
 
     def tokens(self) -> Int32s:
         """The values, once the record is loaded."""
+        return self.values("tokens").astype(np.int32, copy=False)
+
+    def values(self, field: str) -> NDArray[Any]:
+        """Those of another field that is as long as the tokens, once the record is loaded."""
         assert self.of.row is not None
-        return np.asarray(self.of.row["tokens"]).astype(np.int32, copy=False)[self.start : self.stop]
+        return np.asarray(self.of.row[field])[self.start : self.stop]
 
 
 def deferred_of(columns: Mapping[str, Column]) -> Iterator[Deferred]:

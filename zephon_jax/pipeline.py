@@ -107,15 +107,30 @@ class Pipeline:
 
     def pack(
         self,
-        max_length: int,
+        max_length: int | Mapping[str, int],
         *,
-        algorithm: str = "first_fit",
+        algorithm: Literal["first_fit", "best_fit", "wrap", "best_fit_wrap"] = "first_fit",
         num_bins: int = 16,
         on_overlong: Literal["split", "truncate", "drop", "error"] = "split",
+        max_segments: int | None = None,
+        keep: Iterable[str] = (),
+        separate_datasets: bool = False,
+        separate_by: str | None = None,
     ) -> Pipeline:
         """Pack `tokens` of several records into rows of `max_length`. See `zephon_jax.ops.Pack`."""
-        self._check_field("tokens", "pack")
-        return self.apply(Pack(max_length, algorithm=algorithm, num_bins=num_bins, on_overlong=on_overlong))
+        op = Pack(
+            max_length,
+            algorithm=algorithm,
+            num_bins=num_bins,
+            on_overlong=on_overlong,
+            max_segments=max_segments,
+            keep=keep,
+            separate_datasets=separate_datasets,
+            separate_by=separate_by,
+        )
+        for field_name in op.field_names:
+            self._check_field(field_name, "pack")
+        return self.apply(op)
 
     def shuffle(self, buffer_size: int, *, seed: int = 0) -> Pipeline:
         """Reorder records through a buffer of at most `buffer_size` per lane. See `zephon_jax.ops.Shuffle`."""

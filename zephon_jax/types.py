@@ -6,14 +6,14 @@ micro-batches. This module knows nothing of files, threads or operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Exhausted", "Flush", "Int32s", "Int64s", "LaneContext", "SourceState", "WorkChunk"]
+__all__ = ["Exhausted", "Flush", "Int32s", "Int64s", "LaneContext", "SourceState", "WorkChunk", "no_datasets"]
 
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
@@ -64,12 +64,20 @@ class Exhausted(NamedTuple):
     """The end of a lane's stream; nothing comes after it."""
 
 
+def no_datasets(chunks: Int32s, offsets: Int32s) -> Int32s:
+    """Everything comes from dataset 0: what a context without a work source says."""
+    return np.zeros(len(chunks), np.int32)
+
+
 class LaneContext(NamedTuple):
     """Where an accumulator's state lives: what its randomness may be keyed by (rule O2).
 
-    `epoch` is the first chunk of the flush epoch; `operator` the operator's index in the pipeline.
+    `epoch` is the first chunk of the flush epoch; `operator` the operator's index in the pipeline. `datasets_of` tells which
+    dataset each sample came from: (chunks, offsets), int32 of shape (n,), → dataset ids, int32 of shape (n,); for the
+    samples of records that are being pushed, not for those pushed before.
     """
 
     lane: int
     epoch: int
     operator: int
+    datasets_of: Callable[[Int32s, Int32s], Int32s] = no_datasets

@@ -201,19 +201,18 @@ def test_both_implementations_decide_alike(num_bins):
         results = narrow.push(some, len(of)), wide.push(some, len(of))
         assert results[0] == results[1]
         of += range(at, at + len(some))
-        rows += [[of[p] for p in row] for row in results[0][0]]
-        assert results[0][1] == [capacity - sum(lengths[of[p]] for p in row) for row in results[0][0]]
+        rows += [[of[p] for p in row] for row in results[0]]
         at += len(some)
         if rng.random() < 0.3:
-            old = narrow.renumber()
-            assert old == wide.renumber()
+            old = narrow.renumber(0)
+            assert old == wide.renumber(0)
             of = [of[p] for p in old]
     rest = narrow.flush()
     assert rest == wide.flush()
-    rows += [[of[p] for p in row] for row in rest[0]]
+    rows += [[of[p] for p in row] for row in rest]
     assert rows == rows_of_pieces(lengths, capacity, num_bins)
-    assert narrow.flush() == wide.flush() == ([], [])
-    assert narrow.push([1], 0) == wide.push([1], 0) == ([], [])  # and both may be used again
+    assert narrow.flush() == wide.flush() == []
+    assert narrow.push([1], 0) == wide.push([1], 0) == []  # and both may be used again
 
 
 def test_the_faster_implementation_is_chosen():
@@ -319,7 +318,10 @@ def test_what_was_closed_before_passes_at_once():
 def test_other_fields_are_dropped_with_one_warning():
     op = Pack(9)
     state = op.init_state(CONTEXT)
-    with pytest.warns(UserWarning, match=r"pack\(9\) drops the fields \['note', 'text'\], which cannot be packed"):
+    with pytest.warns(
+        UserWarning,
+        match=r"pack\(9\) drops the fields \['note', 'text'\], which are not packed; keep= names those to keep",
+    ):
         op.push(state, batch_of([{"tokens": [1], "text": "a", "note": 1}]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -360,7 +362,7 @@ def test_wrong_tokens_are_refused_by_name():
     [
         ({"max_length": 0}, r"pack\(max_length=0\) must be at least 1"),
         ({"num_bins": 0}, r"pack\(num_bins=0\) must be at least 1"),
-        ({"algorithm": "best_fit"}, r"pack\(algorithm='best_fit'\)"),
+        ({"algorithm": "worst_fit"}, r"pack\(algorithm='worst_fit'\) must be one of"),
         ({"on_overlong": "cut"}, r"pack\(on_overlong='cut'\) must be one of \['split', 'truncate', 'drop', 'error'\]"),
     ],
 )
@@ -376,8 +378,16 @@ def test_parameters_of_a_wrong_type_are_refused(options):
 
 
 def test_identity_has_every_parameter():
-    want = {"op": "pack", "max_length": 8, "algorithm": "first_fit", "num_bins": 3, "on_overlong": "drop"}
-    assert dict(Pack(8, num_bins=3, on_overlong="drop").identity()) == want
+    want = {
+        "op": "pack", "max_length": 8, "other_lengths": {"p": 2}, "algorithm": "best_fit", "num_bins": 3, "on_overlong": "drop",
+        "max_segments": 5, "keep": ["m"], "separate_datasets": False, "separate_by": "source",
+    }  # fmt: skip
+    op = Pack(
+        {"tokens": 8, "p": 2}, algorithm="best_fit", num_bins=3, on_overlong="drop", max_segments=5, keep=["m"],
+        separate_by="source",
+    )  # fmt: skip
+    assert dict(op.identity()) == want
+    assert Pack(8, separate_datasets=True).identity()["separate_datasets"] is True
     assert Pack(8, on_overlong="split").traits.expands
     assert not Pack(8, on_overlong="drop").traits.expands
 

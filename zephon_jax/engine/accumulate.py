@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import Accumulator, RecordFailure
 from zephon_jax.origin import Weight
 from zephon_jax.plan.compile import Step
-from zephon_jax.types import LaneContext
+from zephon_jax.types import Int32s, LaneContext
 
 __all__ = ["LaneAccumulator"]
 
@@ -21,15 +22,22 @@ __all__ = ["LaneAccumulator"]
 class LaneAccumulator:
     """Feeds an accumulator and renews its state at each sentinel. Used by the lane's thread only."""
 
-    def __init__(self, step: Step, lane: int, epoch: int, counts: OperatorCounts):
+    def __init__(
+        self,
+        step: Step,
+        lane: int,
+        epoch: int,
+        counts: OperatorCounts,
+        datasets_of: Callable[[Int32s, Int32s], Int32s],
+    ):
         op: Any = step.op
         assert isinstance(op, Accumulator)
         self._op: Accumulator[Any] = op
-        self._step, self._lane, self._counts = step, lane, counts
+        self._step, self._lane, self._counts, self._datasets_of = step, lane, counts, datasets_of
         self._renew(epoch)
 
     def _renew(self, epoch: int) -> None:
-        self._state = self._op.init_state(LaneContext(self._lane, epoch, self._step.index))
+        self._state = self._op.init_state(LaneContext(self._lane, epoch, self._step.index, self._datasets_of))
         self._epoch = epoch
         self._in = self._out = Weight(0, 0)
 

@@ -28,7 +28,7 @@ from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.fetch import pointer_columns
 from zephon_jax.origin import CHUNK, LAST, Cursor, Origin, no_contributors
 from zephon_jax.plan.compile import Plan, Stage
-from zephon_jax.types import Exhausted, Flush, WorkChunk
+from zephon_jax.types import Exhausted, Flush, Int32s, WorkChunk
 from zephon_jax.work.base import WorkSource
 
 __all__ = ["HostBatch", "LaneChain", "StageRunner"]
@@ -180,9 +180,8 @@ class LaneChain:
     def _accumulate(self, stage: Stage, items: Iterator[Item]) -> Iterator[Item]:
         (step,) = stage.steps
         start = self._snapshot.first if self._snapshot else 0
-        lane_op = LaneAccumulator(
-            step, self._lane, start, self._counts.operators[self._plan.names_by_index[step.index]]
-        )
+        counts = self._counts.operators[self._plan.names_by_index[step.index]]
+        lane_op = LaneAccumulator(step, self._lane, start, counts, self._datasets_of)
         for item in items:
             match item:
                 case MicroBatch():
@@ -195,6 +194,14 @@ class LaneChain:
                     if (rest := lane_op.flush(None)) is not None:
                         yield rest
                     yield item
+
+    def _datasets_of(self, chunks: Int32s, offsets: Int32s) -> Int32s:
+        """The dataset of each of these samples, which are still in the chain."""
+        found = np.empty(len(chunks), np.int32)
+        for chunk in np.unique(chunks).tolist():
+            mine = chunks == chunk
+            found[mine] = self._works[chunk].dataset[offsets[mine]]
+        return found
 
     # -- tail: replay filter and batch -----------------------------------------------------------------------------
     def deliveries(self) -> Iterator[tuple[HostBatch | None, Receipt]]:

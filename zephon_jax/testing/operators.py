@@ -26,6 +26,7 @@ from zephon_jax.ops.base import Accumulator, Operator, RecordOperator, RowOperat
 from zephon_jax.origin import Cursor, Origin
 from zephon_jax.plan.compile import Step
 from zephon_jax.testing.same import difference
+from zephon_jax.types import Int32s
 
 __all__ = ["check_operator"]
 
@@ -128,7 +129,7 @@ def _run(
     for lane, chunk, rows in work:
         out = seen.setdefault(lane, _Seen())
         if isinstance(op, Accumulator) and lane not in lanes:
-            lanes[lane] = LaneAccumulator(step, lane, chunk, OperatorCounts())
+            lanes[lane] = LaneAccumulator(step, lane, chunk, OperatorCounts(), _two_datasets)
         start = offsets.get((lane, chunk), 0)
         for batch in _micro_batches(lane, chunk, start, rows, size):
             before = [copy.deepcopy(row) for row in batch.rows()]
@@ -142,6 +143,11 @@ def _run(
         for lane, accumulator in lanes.items():
             seen[lane].take(accumulator.flush(None))
     return seen
+
+
+def _two_datasets(chunks: Int32s, offsets: Int32s) -> Int32s:
+    """Records take turns to come from two datasets."""
+    return offsets % 2
 
 
 def _micro_batches(lane: int, chunk: int, start: int, rows: Records, size: int) -> Iterable[MicroBatch]:
@@ -160,7 +166,7 @@ def _check_lengths(op: Accumulator[Any], rows: Records, expected: _Seen) -> None
     origin = Origin.of_chunk(0, np.arange(len(rows)), 1)
     lengths = np.array([len(row["tokens"]) if "tokens" in row else -1 for row in rows])
     batch = deferred_batch(0, origin.spanned(lengths).table, 0, np.arange(len(rows)))
-    lane = LaneAccumulator(Step(op, 0, 0 if op.traits.expands else -1), 0, 0, OperatorCounts())
+    lane = LaneAccumulator(Step(op, 0, 0 if op.traits.expands else -1), 0, 0, OperatorCounts(), _two_datasets)
     cursors: list[Cursor] = []
     for out in (lane.push(replace(batch)), lane.flush(None)):
         if out is not None:

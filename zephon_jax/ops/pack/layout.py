@@ -6,8 +6,8 @@ positions are `np.repeat` over parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,23 +16,32 @@ from numpy.typing import NDArray
 
 from zephon_jax.columns import Column, Laid
 from zephon_jax.deferred import Piece
+from zephon_jax.errors import DataError
 from zephon_jax.types import Int32s, Int64s
 
-__all__ = ["Lay", "PackedRow", "laid_columns"]
+__all__ = ["Lay", "LayBeside", "PackedRow", "laid_columns", "packable"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRow:
-    """One row, not yet laid out: its pieces in order, their lengths, and the room left for padding behind them."""
+    """One row, not yet laid out: its pieces in order, their lengths, and the room left for padding behind them.
+
+    `beside`: other fields that are packed with the tokens, by name, one piece for each of `pieces`.
+    """
 
     pieces: list[Any]
     lengths: list[int]
     room: int
+    beside: Mapping[str, list[Any]] = field(default_factory=dict[str, list[Any]])
 
     def detached(self) -> PackedRow:
         """The same row without views of blocks that were read with it: for a buffer that keeps rows."""
-        pieces = [p.copy() if isinstance(p, np.ndarray) and p.base is not None else p for p in self.pieces]
-        return PackedRow(pieces, self.lengths, self.room)
+        beside = {name: _detached(pieces) for name, pieces in self.beside.items()}
+        return PackedRow(_detached(self.pieces), self.lengths, self.room, beside)
+
+
+def _detached(pieces: list[Any]) -> list[Any]:
+    return [p.copy() if isinstance(p, np.ndarray) and p.base is not None else p for p in pieces]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +55,80 @@ class Lay:
         return _FIELDS[self.field](rows, self.capacity).reshape(len(rows), self.capacity)
 
 
-def laid_columns(rows: list[PackedRow], capacity: int) -> dict[str, Column]:
-    """`tokens`, `segment_ids` (from 1 in each row) and `positions` (from 0 in each segment); zeros where there is padding."""
-    return {field: Laid(rows, Lay(field, capacity)) for field in _FIELDS}
+@dataclass(frozen=True, slots=True)
+class LayBeside:
+    """Turns rows into an array of a field beside the tokens: its values, or its segment ids or positions."""
+
+    field: str
+    capacity: int
+    what: str
+
+    def __call__(self, rows: list[PackedRow]) -> NDArray[Any]:
+        return _beside(rows, self.field, self.capacity) if self.what == "values" else self._counted(rows)
+
+    def _counted(self, rows: list[PackedRow]) -> Int32s:
+        out = np.zeros((len(rows), self.capacity), np.int32)
+        for row, laid in zip(rows, out, strict=True):
+            at = 0
+            for segment, piece in enumerate(row.beside[self.field], 1):
+                n = len(_values(piece, self.field))
+                laid[at : at + n] = segment if self.what == "segment_ids" else np.arange(n)
+                at += n
+        return out
+
+
+def laid_columns(
+    rows: list[PackedRow], capacity: int, kept: Iterable[str] = (), lengths: Mapping[str, int] | None = None
+) -> dict[str, Column]:
+    """`tokens`, `segment_ids` (from 1 in each row) and `positions` (from 0 in each segment); zeros where there is padding.
+
+    `kept` fields are laid out like the tokens; fields of `lengths` by name have a capacity of their own, and segment ids
+    and positions too.
+    """
+    columns: dict[str, Column] = {field: Laid(rows, Lay(field, capacity)) for field in _FIELDS}
+    for name in kept:
+        columns[name] = Laid(rows, LayBeside(name, capacity, "values"))
+    for name, own in (lengths or {}).items():
+        columns[name] = Laid(rows, LayBeside(name, own, "values"))
+        for what in ("segment_ids", "positions"):
+            columns[f"{name}_{what}"] = Laid(rows, LayBeside(name, own, what))
+    return columns
+
+
+def _values(piece: Any, field: str) -> NDArray[Any]:
+    return piece.values(field) if isinstance(piece, Piece) else piece
+
+
+def _beside(rows: Sequence[PackedRow], field: str, capacity: int) -> NDArray[Any]:
+    """(rows, capacity, …) in the dtype of the pieces, which must have one.
+
+    An empty list has no type of its own: where there are other pieces it goes by them, alone it counts as int32. An empty
+    array has one, so that a row's type does not depend on other rows.
+    """
+    parts = [[packable(_values(piece, field)) for piece in row.beside[field]] for row in rows]
+    typed = [part for row in parts for part in row if len(part) or part.dtype != np.int32]
+    dtypes = list(dict.fromkeys(part.dtype for part in typed)) or [np.dtype(np.int32)]
+    shapes = list(dict.fromkeys(part.shape[1:] for part in typed if len(part) or part.ndim > 1)) or [()]
+    if len(dtypes) > 1 or len(shapes) > 1:
+        seen = f"dtypes {', '.join(map(str, dtypes))}; shapes of one value {', '.join(map(str, shapes))}"
+        raise DataError(f"pack: the field {field!r} differs between records ({seen}); make them alike in a map")
+    out = np.zeros((len(rows), capacity, *shapes[0]), dtypes[0])
+    for row, laid in zip(parts, out, strict=True):
+        filled = [part for part in row if len(part)]
+        if filled:
+            np.concatenate(filled, out=laid[: sum(map(len, filled))])
+    return out
+
+
+def packable(values: NDArray[Any]) -> NDArray[Any]:
+    """As it stands in rows: 64-bit numbers become those of 32 bits, integers only if they fit."""
+    if values.dtype == np.float64:
+        return values.astype(np.float32)
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or values.dtype == np.int32:
+        return values
+    if values.size and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:
+        raise DataError(f"values from {values.min()} to {values.max()} do not fit in int32")
+    return values.astype(np.int32)
 
 
 def _tokens(rows: Sequence[PackedRow], capacity: int) -> Int32s:

@@ -3,181 +3,253 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Any, Final, TypeAlias
+from itertools import accumulate, chain
+from typing import Any, Final
 
 import numpy as np
 
-from zephon_jax.columns import Objects, take
-from zephon_jax.deferred import DEFERRED, Deferred, Piece
-from zephon_jax.errors import ConfigurationError, DataError
+from zephon_jax.deferred import DEFERRED
+from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure, checked_int
-from zephon_jax.ops.fields import field_of, int32_ragged
-from zephon_jax.ops.pack.bins import Bins, Leaving, first_fit
+from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure
+from zephon_jax.ops.pack.bins import BestFit, Bins, Rows, first_fit
+from zephon_jax.ops.pack.cuts import BestFitWrap, Cuts, Cutter, Wrap
+from zephon_jax.ops.pack.fields import Part, Parts, beside_parts, token_parts
+from zephon_jax.ops.pack.groups import group_keys, runs_of
+from zephon_jax.ops.pack.joint import JointFit
 from zephon_jax.ops.pack.layout import PackedRow, laid_columns
+from zephon_jax.ops.pack.settings import PackSettings, pack_settings
 from zephon_jax.origin import Origin
-from zephon_jax.types import Int32s, Int64s, LaneContext
+from zephon_jax.types import Int64s, LaneContext
 
 __all__ = ["Pack"]
 
-Part: TypeAlias = Int32s | Piece
-"""A piece's tokens, or what stands in for them in a replay."""
-
-_OVERLONG: Final = ("split", "truncate", "drop", "error")
+_NO_LIMIT: Final = 2**31
 
 
 @dataclass(slots=True)
 class _State:
     """Pieces 0, 1, 2, … that are in open bins, among them at most twice as many that have left."""
 
-    bins: Bins
+    ctx: LaneContext
+    bins: dict[Any, Bins | Cutter | JointFit] = field(
+        default_factory=dict[Any, Any]
+    )  # by group, in order of appearance
     parts: list[Part] = field(default_factory=list[Part])
+    beside: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     origin: Origin | None = None
     open: int = 0
     template: MicroBatch | None = None
 
 
 class Pack(Accumulator[_State]):
-    """First fit of `tokens` into rows of `max_length`.
+    """Packs `tokens` of several records into rows of `max_length`.
 
-    Gives int32 `tokens`, `segment_ids` (0 is padding, from 1 in each row) and `positions`, each (max_length,). Other
-    fields are dropped, with one warning. Empty records are dropped and counted. `on_overlong` decides for records longer
-    than a row: "split" in pieces, "truncate", "drop", or "error".
+    Gives int32 `tokens`, `segment_ids` (0 is padding, from 1 in each row) and `positions` (from 0 in each segment), each
+    of shape (max_length,). Decisions need lengths only, so a restore repeats them without reading what was delivered.
+
+    Args:
+        max_length: Tokens in a row; or lengths by field, `{"tokens": 2048, "patches": 256}`, for records that bring
+            several lists of lengths of their own. A record then fits where each of its lists does. Every field but
+            `tokens` gives `F`, `F_segment_ids` and `F_positions`; its values may have more axes behind the first.
+        algorithm: "first_fit"; "best_fit"; "wrap", documents end to end, cut where a row is full; or "best_fit_wrap", best
+            fit that cuts a document only to fill a row that would leave with padding.
+        num_bins: Rows open at once, up to 2**20; of each group, where there are groups. Not used by "wrap".
+        on_overlong: For records longer than a row: "split" in pieces, "truncate", "drop", or "error". With the packings
+            that wrap, "split" means that they are cut like any other. With several lengths it cannot be "split".
+        max_segments: Pieces in a row at most.
+        keep: Fields with one value (of any shape) per token that are packed, cut and padded with zeros like the tokens;
+            64-bit values become those of 32 bits. Fields that are neither packed nor kept are dropped, with one warning.
+        separate_datasets: Samples of different datasets share no row.
+        separate_by: Records with different values (text, number or bytes) in this field share no row.
+
+    Empty records are dropped and counted. At a flush every open row leaves, padded.
     """
 
     def __init__(
-        self, max_length: int, *, algorithm: str = "first_fit", num_bins: int = 16, on_overlong: str = "split"
+        self,
+        max_length: int | Mapping[str, int],
+        *,
+        algorithm: str = "first_fit",
+        num_bins: int = 16,
+        on_overlong: str = "split",
+        max_segments: int | None = None,
+        keep: Iterable[str] = (),
+        separate_datasets: bool = False,
+        separate_by: str | None = None,
     ):
-        max_length = checked_int("pack", "max_length", max_length, 1)
-        num_bins = checked_int("pack", "num_bins", num_bins, 1)
-        if algorithm != "first_fit":
-            raise ConfigurationError(f"pack(algorithm={algorithm!r}): this version has 'first_fit'")
-        if on_overlong not in _OVERLONG:
-            raise ConfigurationError(f"pack(on_overlong={on_overlong!r}) must be one of {list(_OVERLONG)}")
-        self._capacity, self._num_bins, self._on_overlong = max_length, num_bins, on_overlong
+        self._settings = s = pack_settings(
+            max_length, algorithm, num_bins, on_overlong, max_segments, keep, separate_datasets, separate_by
+        )
+        on_lengths = not s.other_lengths and s.separate_by is None
         self.traits = OpTraits(
             preserves_cursor_order=False,
-            expands=on_overlong == "split",
-            buffer_records=num_bins,
-            replays_on_lengths=True,
-            uses_lengths=True,
+            expands=s.cuts or on_overlong == "split",
+            buffer_records=s.num_bins,
+            replays_on_lengths=on_lengths,
+            uses_lengths=on_lengths,
         )
-        self.name = f"pack({max_length})"
+        self.name = f"pack({s.max_length})"
         self._warned = False
 
     def identity(self) -> Mapping[str, Any]:
-        return {
-            "op": "pack", "max_length": self._capacity, "algorithm": "first_fit", "num_bins": self._num_bins,
-            "on_overlong": self._on_overlong,
-        }  # fmt: skip
+        return {"op": "pack", **self._settings.identity()}
+
+    @property
+    def field_names(self) -> Sequence[str]:
+        """The fields that records must have."""
+        s = self._settings
+        return ["tokens", *s.other_lengths, *s.keep, *([s.separate_by] if s.separate_by else [])]
 
     def init_state(self, ctx: LaneContext) -> _State:
-        return _State(first_fit(self._capacity, self._num_bins))
+        return _State(ctx, beside={name: [] for name in (*self._settings.keep, *self._settings.other_lengths)})
 
     def push(self, state: _State, batch: MicroBatch) -> MicroBatch:
         if not len(batch):
             return batch
-        batch, parts, lengths = self._fitting(batch)
-        state.template = batch.slice(0, 0)
+        keys = group_keys(batch, self._settings, state.ctx, self.name)
+        batch, parts, lengths, keys = self._admitted(batch, keys)
         first = len(state.parts)
-        leaving = state.bins.push(lengths.tolist(), first)
-        state.parts += parts
+        cuts, rows = self._placed(state, lengths, keys, first)
+        batch, parts = self._cut(batch, parts, lengths, cuts)
+        state.template = batch.slice(0, 0)
+        state.parts += parts.tokens
+        for name, held in state.beside.items():
+            held += parts.beside[name]
         state.origin = batch.origin if state.origin is None else Origin.concat([state.origin, batch.origin])
-        state.open += len(state.parts) - first - sum(map(len, leaving[0]))
-        out = self._rows(state, leaving)
+        state.open += len(parts.tokens) - sum(map(len, rows))
+        out = self._rows(state, rows)
         if len(state.parts) > 3 * state.open + 64:  # amortised: a push costs what it brings, not what is open
             self._carry(state)
         return replace(batch, columns=out.columns, origin=out.origin) if out else batch.without_records()
 
     def flush(self, state: _State) -> MicroBatch | None:
-        return self._rows(state, state.bins.flush())
+        return self._rows(state, [row for bins in state.bins.values() for row in bins.flush()])
 
-    def _fitting(self, batch: MicroBatch) -> tuple[MicroBatch, list[Part], Int64s]:
-        """The records cut, shortened or dropped so that each has 1 to `max_length` tokens; their tokens, and how many."""
-        parts, lengths = self._parts(batch)
-        size = self._capacity
-        over = lengths > size
-        if over.any() and self._on_overlong == "error":
-            i = int(np.flatnonzero(over)[0])
+    # -- what is packed --------------------------------------------------------------------------------------------
+    def _admitted(self, batch: MicroBatch, keys: list[Any]) -> tuple[MicroBatch, Parts, Int64s, list[Any]]:
+        """The records that are packed, with their parts, and lengths (n, fields with a length of their own)."""
+        s = self._settings
+        parts = Parts(token_parts(batch, self.name), {})
+        self._warn_once(set(batch.columns) - {*self.field_names, DEFERRED})
+        for name in (*s.keep, *s.other_lengths):
+            parts.beside[name] = beside_parts(batch, name, parts.tokens if name in s.keep else None, self.name)
+        lists = [parts.tokens, *(parts.beside[name] for name in s.other_lengths)]
+        lengths = np.array([[len(part) for part in column] for column in lists], np.int64).T
+        over = lengths > np.array([s.max_length, *s.other_lengths.values()])
+        if over.any() and s.on_overlong == "error":
+            i, which = (int(at[0]) for at in np.nonzero(over))
+            what = ["tokens", *(f"values in {name!r}" for name in s.other_lengths)][which]
+            ways = "'truncate' or 'drop'" if s.other_lengths else "'split', 'truncate' or 'drop'"
             raise RecordFailure(i) from DataError(
-                f"{self.name}: a record has {int(lengths[i])} tokens; split it, or pass on_overlong='split', 'truncate' or 'drop'"
+                f"{self.name}: a record has {int(lengths[i, which])} {what}; split it, or pass on_overlong={ways}"
             )
-        keep = (lengths > 0) & ~over if self._on_overlong == "drop" else lengths > 0
+        keep = lengths[:, 0] > 0
+        if s.on_overlong == "drop":
+            keep &= ~over.any(axis=1)
         batch = batch.with_columns({}).keep(keep)
-        parts, lengths, over = [parts[i] for i in np.flatnonzero(keep).tolist()], lengths[keep], over[keep]
-        if self._on_overlong == "split":
-            counts = -(-lengths // size)
-            child = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            if over.any():
-                parts = _cut(parts, np.flatnonzero(over).tolist(), counts.tolist(), size)
-            lengths = np.minimum(np.repeat(lengths, counts) - child * size, size)
-            batch = batch.repeat(counts, {}).spanned(lengths, child * size)
-        elif over.any():  # "truncate"
-            parts = [_span(part, 0, min(size, len(part))) for part in parts]
-            lengths = np.minimum(lengths, size)
-            batch = batch.spanned(lengths)
-        else:
-            batch = batch.spanned(lengths)
-        return batch, parts, lengths
+        if not keep.all():
+            kept = np.flatnonzero(keep).tolist()
+            parts, lengths, over = parts.take(kept), lengths[keep], over[keep]
+            keys = [keys[i] for i in kept] if keys else keys
+        if s.on_overlong == "truncate" and over.any():
+            parts = parts.truncated(s.max_length, s.other_lengths)
+            lengths = np.minimum(lengths, np.array([s.max_length, *s.other_lengths.values()]))
+        return batch, parts, lengths, keys
 
-    def _parts(self, batch: MicroBatch) -> tuple[list[Part], Int64s]:
-        """Each record's tokens, and how many; those of a replay may not have been read."""
-        handles = batch.columns.get(DEFERRED)
-        if not isinstance(handles, Objects):
-            lists = int32_ragged(field_of(batch, "tokens", self.name), self.name, "tokens")
-            self._warn_once(set(batch.columns) - {"tokens"})
-            return list(lists.views()), lists.lengths
-        parts: list[Any] = [Piece(h, 0, h.length) if isinstance(h, Deferred) else None for h in handles.items]
-        read = np.flatnonzero([part is None for part in parts])
-        if len(read):
-            tokens = take(batch.columns["tokens"], read)
-            for i, view in zip(read.tolist(), int32_ragged(tokens, self.name, "tokens").views(), strict=True):
-                parts[i] = view
-        return parts, np.array([len(part) for part in parts], np.int64)
+    def _placed(self, state: _State, lengths: Int64s, keys: list[Any], first: int) -> tuple[Cuts | None, Rows]:
+        """Where documents are cut (None: nowhere), and the rows that leave."""
+        s = self._settings
+        cuts: Cuts | None = None
+        if not s.cuts and s.on_overlong == "split" and int(lengths.max(initial=0)) > s.max_length:
+            cuts = [_equal_cuts(n, s.max_length) for n in lengths[:, 0].tolist()]
+        rows: Rows = []
+        found: Cuts = []
+        for key, a, b in runs_of(keys, len(lengths)):
+            bins = state.bins.get(key)
+            if bins is None:
+                bins = state.bins[key] = _bins(s)
+            if isinstance(bins, JointFit):
+                rows += bins.push(lengths[a:b], first + a)
+            elif isinstance(bins, (Wrap, BestFitWrap)):
+                made, left = bins.place(lengths[a:b, 0].tolist(), first)
+                found += made
+                first += sum(map(len, made))
+                rows += left
+            else:
+                some = lengths[a:b, 0].tolist() if cuts is None else list(chain.from_iterable(cuts[a:b]))
+                rows += bins.push(some, first)  # pyright: ignore[reportAttributeAccessIssue]
+                first += len(some)
+        return (found if s.cuts else cuts), rows
+
+    def _cut(self, batch: MicroBatch, parts: Parts, lengths: Int64s, cuts: Cuts | None) -> tuple[MicroBatch, Parts]:
+        """The documents as pieces, each with an identity of its own."""
+        if not self.traits.expands:
+            return batch.spanned(lengths[:, 0]), parts
+        if cuts is None:
+            return batch.repeat(np.ones(len(batch), np.int64), {}).spanned(lengths[:, 0]), parts
+        counts = np.array([len(pieces) for pieces in cuts], np.int64)
+        starts = [[0, *accumulate(pieces[:-1])] for pieces in cuts]
+        flat, at = np.array([*chain.from_iterable(cuts)], np.int64), np.array([*chain.from_iterable(starts)], np.int64)
+        return batch.repeat(counts, {}).spanned(flat, at), parts.cut(cuts)
 
     def _warn_once(self, dropped: set[str]) -> None:
         if dropped and not self._warned:
             self._warned = True
-            warnings.warn(f"{self.name} drops the fields {sorted(dropped)}, which cannot be packed", stacklevel=2)
+            warnings.warn(
+                f"{self.name} drops the fields {sorted(dropped)}, which are not packed; keep= names those to keep",
+                stacklevel=2,
+            )
 
-    def _rows(self, state: _State, leaving: Leaving) -> MicroBatch | None:
-        rows, room = leaving
+    # -- what leaves -----------------------------------------------------------------------------------------------
+    def _rows(self, state: _State, rows: Rows) -> MicroBatch | None:
         if not rows or state.template is None or state.origin is None:
             return None
+        s = self._settings
         pieces = np.array(list(chain.from_iterable(rows)), np.int64)
         splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         packed: list[PackedRow] = []
-        for row, left in zip(rows, room, strict=True):
+        for row in rows:
             parts = [state.parts[p] for p in row]
-            packed.append(PackedRow(parts, [len(part) for part in parts], left))
-        columns = laid_columns(packed, self._capacity)
+            lengths = [len(part) for part in parts]
+            beside = {name: [held[p] for p in row] for name, held in state.beside.items()} if state.beside else {}
+            packed.append(PackedRow(parts, lengths, s.max_length - sum(lengths), beside))
+        columns = laid_columns(packed, s.max_length, s.keep, s.other_lengths)
         return replace(state.template, columns=columns, origin=state.origin.take(pieces).group(splits))
 
     def _carry(self, state: _State) -> None:
         """Keep what is in open bins. Views are copied, or one of them would keep its whole block alive."""
         assert state.origin is not None
-        index = state.bins.renumber()
+        index: list[int] = []
+        for bins in state.bins.values():
+            index += bins.renumber(len(index))
         state.parts = [_detached(state.parts[i]) for i in index]
+        state.beside = {name: [_detached(held[i]) for i in index] for name, held in state.beside.items()}
         state.origin = state.origin.take(np.array(index, np.int64))
 
 
-def _span(part: Part, start: int, stop: int) -> Part:
-    return part.cut(start, stop) if isinstance(part, Piece) else part[start:stop]
+def _bins(s: PackSettings) -> Bins | Cutter | JointFit:
+    most = s.max_segments or _NO_LIMIT
+    if s.other_lengths:
+        lengths = [s.max_length, *s.other_lengths.values()]
+        return JointFit(lengths, s.num_bins, most, best=s.algorithm == "best_fit")
+    match s.algorithm:
+        case "first_fit":
+            return first_fit(s.max_length, s.num_bins, most)
+        case "best_fit":
+            return BestFit(s.max_length, s.num_bins, most)
+        case "wrap":
+            return Wrap(s.max_length, most)
+        case _:
+            return BestFitWrap(s.max_length, s.num_bins, most)
 
 
-def _cut(parts: list[Part], long: list[int], counts: list[int], size: int) -> list[Part]:
-    """Cut the parts numbered in `long` into pieces of `size`. Python touches only these."""
-    out: list[Part] = []
-    at = 0
-    for i in long:
-        out += parts[at:i]
-        out += [_span(parts[i], k * size, min((k + 1) * size, len(parts[i]))) for k in range(counts[i])]
-        at = i + 1
-    return out + parts[at:]
+def _equal_cuts(n: int, size: int) -> list[int]:
+    whole, rest = divmod(n, size)
+    return [size] * whole + ([rest] if rest else [])
 
 
 def _detached(part: Part) -> Part:
-    return part if isinstance(part, Piece) or part.base is None else part.copy()
+    return part.copy() if isinstance(part, np.ndarray) and part.base is not None else part
