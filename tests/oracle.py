@@ -67,6 +67,14 @@ def _map(stream, lane, index, fn):
         yield x if isinstance(x, Flush) else fn(x)
 
 
+def _flat_map(stream, lane, index, fn):
+    for x in stream:
+        if isinstance(x, Flush):
+            yield x
+        else:
+            yield from fn(x)
+
+
 def _filter(stream, lane, index, fn):
     for x in stream:
         if isinstance(x, Flush) or fn(x):
@@ -264,6 +272,6 @@ def _targets(stream, lane, index):
 
 
 OPERATORS = {
-    "map": _map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle, "pack": _pack,
+    "map": _map, "flat_map": _flat_map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle, "pack": _pack,
     "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
 }  # fmt: skip

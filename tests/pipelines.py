@@ -19,6 +19,11 @@ def add_field(record):
     return {**record, "m": int(record["n"]) * 3}
 
 
+def halves(record):
+    middle = len(record["text"]) // 2
+    return [{**record, "text": part} for part in (record["text"][:middle], record["text"][middle:]) if part]
+
+
 def even(record):
     return int(record["n"]) % 3 != 1
 
@@ -59,6 +64,7 @@ class Case:
 
 STEPS = {
     "map": lambda p, fn: p.map(fn),
+    "flat_map": lambda p, fn: p.flat_map(fn),
     "filter": lambda p, fn: p.filter(fn),
     "tokenize": lambda p: p.tokenize(tokenize),
     "split": lambda p, n: p.split(n),
@@ -95,6 +101,8 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
     spec: list[tuple[Any, ...]] = []
     if rng.random() < 0.5:
         spec.append(("filter", long_enough))
+    if random.Random(seed + 7).random() < 0.2:
+        spec.append(("flat_map", halves))
     if rng.random() < 0.4:
         spec.append(("repeat", rng.choice([2, 3, 4])))
     if rng.random() < 0.3:

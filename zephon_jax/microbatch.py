@@ -39,7 +39,8 @@ class MicroBatch:
     `columns`: field name → column of n records. `origin`: their identity. `closed`: contributors finished on the way
     without a record (tombstones); it travels along and may overtake records. `skipped` (2, k): chunk and offset of
     samples skipped as unreadable, a subset of `closed`. `level`: the lineage index that `repeat` numbers children at,
-    set by the engine for each operator that expands, and -1 for the others.
+    set by the engine for each operator that expands, and -1 for the others. `operator`: the index in the pipeline of the
+    operator that is given this, set by the engine as well; randomness is keyed by it.
     """
 
     lane: int
@@ -48,6 +49,7 @@ class MicroBatch:
     closed: Int32s
     skipped: Int32s
     level: int = 0
+    operator: int = 0
 
     def __len__(self) -> int:
         return len(self.origin)

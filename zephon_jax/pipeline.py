@@ -17,11 +17,14 @@ from zephon_jax.lanes import lanes_of_group
 from zephon_jax.ops import (
     Batch,
     Filter,
+    FlatMap,
     LmTargets,
     Map,
     MapBatch,
+    MapColumns,
     Operator,
     Pack,
+    RandomMap,
     Shuffle,
     Split,
     StatefulTransform,
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from jax.sharding import NamedSharding
 
 __all__ = ["Pipeline"]
+
+
+_TRANSFORMS = ("map", "random_map", "filter", "flat_map")
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,18 @@ class Pipeline:
             )
 
     # -- operators -------------------------------------------------------------------------------------------------
-    def apply(self, op: Operator) -> Pipeline:
-        """Append an operator of your own: a `RecordOperator`, an `Accumulator` or, after batch, a `RowOperator`."""
+    def apply(self, op: Any) -> Pipeline:
+        """Append an operator of your own: a `RecordOperator`, an `Accumulator` or, after batch, a `RowOperator`.
+
+        A Grain transform class (with a method `map`, `random_map`, `filter` or `flat_map`) is taken as that method.
+        """
         if not isinstance(op, Operator):
+            for method in _TRANSFORMS:
+                if callable(getattr(op, method, None)):
+                    return getattr(self, method)(op)
             raise ConfigurationError(
-                f"apply needs an Operator, got {type(op).__name__}; for a function use map or filter"
+                f"apply needs an Operator, or an object with one of the methods {list(_TRANSFORMS)}, got "
+                f"{type(op).__name__}; for a function use map or filter"
             )
         grown = replace(self, operators=(*self.operators, op))
         grown._compile_operators()
@@ -83,6 +96,20 @@ class Pipeline:
     def filter(self, fn: Any, *, name: str | None = None, version: str | int | None = None) -> Pipeline:
         """Keep the records for which `fn(record)` is true. See `zephon_jax.ops.Filter`."""
         return self.apply(Filter(fn, name=name, version=version))
+
+    def flat_map(self, fn: Any, *, name: str | None = None, version: str | int | None = None) -> Pipeline:
+        """`fn(record)` returns or yields any number of records. See `zephon_jax.ops.FlatMap`."""
+        return self.apply(FlatMap(fn, name=name, version=version))
+
+    def random_map(
+        self, fn: Any, *, seed: int = 0, name: str | None = None, version: str | int | None = None
+    ) -> Pipeline:
+        """`fn(record, rng) -> record` with a generator of the record's own. See `zephon_jax.ops.RandomMap`."""
+        return self.apply(RandomMap(fn, seed=seed, name=name, version=version))
+
+    def map_columns(self, fn: Any, *, name: str | None = None, version: str | int | None = None) -> Pipeline:
+        """`fn(columns) -> columns` for many records at once. See `zephon_jax.ops.MapColumns`."""
+        return self.apply(MapColumns(fn, name=name, version=version))
 
     def tokenize(
         self,
@@ -100,10 +127,20 @@ class Pipeline:
             Tokenize(tokenizer, field=field, add_bos=add_bos, add_eos=add_eos, name=name, version=version)
         )
 
-    def split(self, max_length: int, *, field: str = "tokens") -> Pipeline:
-        """Cut `field` into records of at most `max_length`. See `zephon_jax.ops.Split`."""
+    def split(
+        self,
+        max_length: int | None = None,
+        *,
+        field: str = "tokens",
+        overlap: int = 0,
+        separators: Iterable[int | str] | None = None,
+        keep_separator: bool = True,
+    ) -> Pipeline:
+        """Cut `field` into records of at most `max_length`, or at separators. See `zephon_jax.ops.Split`."""
         self._check_field(field, "split")
-        return self.apply(Split(max_length, field=field))
+        return self.apply(
+            Split(max_length, field=field, overlap=overlap, separators=separators, keep_separator=keep_separator)
+        )
 
     def pack(
         self,

@@ -15,8 +15,8 @@ from zephon_jax.columns import Ragged
 from zephon_jax.ops import Split
 from zephon_jax.ops.base import RecordFailure
 from zephon_jax.ops.fields import int32_ragged
-from zephon_jax.ops.split import cut_lists
 from zephon_jax.origin import START, TOKENS
+from zephon_jax.testing import check_operator
 
 lists = st.lists(st.lists(st.integers(-3, 3), max_size=9), max_size=12)
 
@@ -44,21 +44,13 @@ def test_each_list_is_cut_wherever_the_stream_is(tokens, parts, n, level):
     assert closed == []
 
 
-@pytest.mark.parametrize(
-    ("n", "counts", "pieces"),
-    [
-        (1, [3, 1, 1], [[1], [2], [3], [], [4]]),
-        (2, [2, 1, 1], [[1, 2], [3], [], [4]]),
-        (3, [1, 1, 1], [[1, 2, 3], [], [4]]),
-        (100, [1, 1, 1], [[1, 2, 3], [], [4]]),
-    ],
-)
-def test_pieces_are_views_of_the_same_values(n, counts, pieces):
-    values = np.array([1, 2, 3, 4], np.int32)
-    got, cut_up = cut_lists(Ragged(values, np.array([0, 3, 3, 4])), n)
-    assert got.tolist() == counts
-    assert [v.tolist() for v in cut_up.views()] == pieces
-    assert cut_up.values is values
+def test_pieces_are_views_of_the_same_values():
+    values = np.array([0, 1, 2, 3, 4], np.int32)
+    batch = batch_of([{}] * 3).with_columns({"tokens": Ragged(values, np.array([1, 4, 4, 5]))})
+    out = Split(2).process(batch).columns["tokens"]
+    assert isinstance(out, Ragged)
+    assert [v.tolist() for v in out.views()] == [[1, 2], [3], [], [4]]
+    assert out.values is values
 
 
 @PROPERTY
@@ -176,3 +168,116 @@ def test_nothing_in_nothing_out():
     assert len(out) == 0
     assert contributors(out.closed) == []
     assert int32_ragged(Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64)), "split", "tokens").views() == []
+
+
+# -- overlap and separators --------------------------------------------------------------------------------------------------
+@PROPERTY
+@given(lists, sizes, st.integers(1, 6), st.integers(0, 5))
+def test_windows_overlap(tokens, parts, n, overlap):
+    overlap = min(overlap, n - 1)
+    rows, of, _ = processed(Split(n, overlap=overlap), cut([{"tokens": one} for one in tokens], parts))
+    want = []
+    for one in tokens:
+        at = 0
+        want.append(one[:n])
+        while at + n < len(one):
+            at += n - overlap
+            want.append(one[at : at + n])
+    assert [row["tokens"].tolist() for row in rows] == want
+    assert len(of) == len(want)
+
+
+def at_separators(one, separators, n, keep):
+    """Greedy: as long a piece as ends behind a separator, else n values."""
+    pieces, rest = [], list(one)
+    while rest:
+        ends = [i + 1 for i, token in enumerate(rest) if token in separators]
+        if n is None:
+            end = ends[0] if ends else len(rest)
+        elif len(rest) <= n:
+            end = len(rest)
+        else:
+            end = max((e for e in ends if e <= n), default=n)
+        piece, rest = rest[:end], rest[end:]
+        if not keep and piece[-1] in separators:
+            piece = piece[:-1]
+        if piece:
+            pieces.append(piece)
+    return pieces or [[]]
+
+
+@PROPERTY
+@given(lists, sizes, st.sampled_from([None, 1, 2, 4]), st.sampled_from([[0], [1, 2]]), st.booleans())
+def test_cut_at_separators(tokens, parts, n, separators, keep):
+    op = Split(n, separators=separators, keep_separator=keep)
+    rows, _, _ = processed(op, cut([{"tokens": one, "i": i} for i, one in enumerate(tokens)], parts))
+    want = [(i, piece) for i, one in enumerate(tokens) for piece in at_separators(one, separators, n, keep)]
+    assert [(int(row["i"]), row["tokens"].tolist()) for row in rows] == want
+
+
+@PROPERTY
+@given(lists, st.sampled_from([None, 2, 4]), st.booleans())
+def test_pieces_at_separators_know_their_span(tokens, n, keep):
+    distinct = [[100 * i + at for at in range(len(one))] for i, one in enumerate(tokens)]
+    op = Split(n, separators=[0, 2, 101, 103], keep_separator=keep)
+    batch = op.process(batch_of([{"tokens": one} for one in distinct]))
+    table = batch.origin.table
+    for row, offset, start, length in zip(
+        batch.rows(), table[5].tolist(), *table[[START, TOKENS]].tolist(), strict=True
+    ):
+        assert row["tokens"].tolist() == distinct[offset][start : start + length]
+
+
+@pytest.mark.parametrize(
+    ("options", "pieces"),
+    [
+        ({"max_length": 4}, ["a\n\nb", "b\nc", ""]),
+        ({"max_length": 4, "overlap": 1}, ["a\n\nb", "bb\nc", ""]),
+        ({"separators": ["\n"]}, ["a\n", "\n", "bb\n", "c", ""]),
+        ({"separators": ["\n", "\n\n"]}, ["a\n\n", "bb\n", "c", ""]),
+        ({"separators": ["\n"], "keep_separator": False}, ["a", "bb", "c", ""]),
+        ({"separators": ["\n\n"], "keep_separator": False, "max_length": 5}, ["a", "bb\nc", ""]),
+        ({"separators": ["\n"], "max_length": 3}, ["a\n\n", "bb\n", "c", ""]),
+    ],
+    ids=str,
+)
+def test_text_is_cut_in_characters(options, pieces):
+    texts = ["a\n\nbb\nc", ""]
+    rows, _, _ = processed(Split(field="text", **options), cut([{"text": t, "k": 1} for t in texts], [1]))
+    assert [row["text"] for row in rows] == pieces
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "split needs max_length, separators, or both"),
+        ({"max_length": 3, "overlap": 3}, "needs a larger max_length"),
+        ({"max_length": 3, "overlap": 1, "separators": [1]}, "does not go with separators"),
+        ({"separators": []}, "must be token ids, or texts"),
+        ({"separators": [1, "a"]}, "must be token ids, or texts"),
+        ({"separators": [""]}, "must be token ids, or texts"),
+        ({"separators": [True]}, "must be token ids, or texts"),
+        ({"max_length": 3, "keep_separator": False}, "needs separators"),
+    ],
+    ids=str,
+)
+def test_parameters_that_cannot_work_together(options, text):
+    with pytest.raises(zj.ConfigurationError, match=text):
+        Split(**options)
+
+
+def test_separators_must_be_of_the_fields_kind():
+    _, error = refused([1], op=Split(separators=["a"]))
+    assert "separators are texts, but 'tokens' holds token ids" in str(error)
+    with pytest.raises(RecordFailure) as caught:
+        Split(field="text", separators=[1]).process(batch_of([{"text": "a"}]))
+    assert "separators are token ids, but 'text' holds text" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [Split(4, overlap=2), Split(separators=[3]), Split(3, separators=[3], keep_separator=False)],
+    ids=lambda o: o.name,
+)
+def test_each_kind_keeps_the_operator_contract(op):
+    check_operator(op, [{"tokens": [i % 5 for i in range(n)], "n": n} for n in range(30)])

@@ -45,7 +45,7 @@ class LaneAccumulator:
         """Records in, records out."""
         if not len(batch):
             return batch
-        given = replace(batch, level=self._step.level)
+        given = replace(batch, level=self._step.level, operator=self._step.index)
         try:
             out = self._op.push(self._state, given)
         except RecordFailure as failure:

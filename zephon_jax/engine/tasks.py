@@ -34,7 +34,7 @@ def run_steps(steps: Sequence[Step], batch: MicroBatch) -> Counted:
         if not len(batch):  # all dropped, or known to be: nothing for an operator to trip over
             counts.append((0, 0, 0))
             continue
-        given = replace(batch, level=step.level)
+        given = replace(batch, level=step.level, operator=step.index)
         try:
             out = op.process(given)
         except RecordFailure as failure:

@@ -4,7 +4,7 @@ from zephon_jax.ops.base import Accumulator, Operator, OpTraits, RecordOperator,
 from zephon_jax.ops.batch import Batch
 from zephon_jax.ops.fetch import Fetch, Reader
 from zephon_jax.ops.pack.op import Pack
-from zephon_jax.ops.rows import Filter, Map
+from zephon_jax.ops.rows import Filter, FlatMap, Map, MapColumns, RandomMap
 from zephon_jax.ops.shuffle import Shuffle
 from zephon_jax.ops.split import Split
 from zephon_jax.ops.stateful import MapBatch, StatefulTransform
@@ -16,12 +16,15 @@ __all__ = [
     "Batch",
     "Fetch",
     "Filter",
+    "FlatMap",
     "LmTargets",
     "Map",
     "MapBatch",
+    "MapColumns",
     "OpTraits",
     "Operator",
     "Pack",
+    "RandomMap",
     "Reader",
     "RecordOperator",
     "RowOperator",

@@ -1,19 +1,21 @@
 """Counter-based randomness (rule O2): a function of what it is keyed by, so that there is nothing to save.
 
 Only raw Philox output is used: NumPy keeps a bit generator's stream stable between versions, but not what
-`Generator.shuffle` or `integers` make of it.
+`Generator.shuffle` or `integers` make of it. User code is given a `Generator` all the same: what it draws is stable as
+long as NumPy is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
 from zephon_jax.types import Int64s, LaneContext
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "record_generator"]
 
 
 class Draws:
@@ -32,3 +34,10 @@ class Draws:
     def permutation(self, n: int) -> Int64s:
         """range(n) in random order."""
         return np.argsort(self._bits.random_raw(n), kind="stable")
+
+
+def record_generator(seed: int, operator: int, lane: int, cursor: Sequence[int]) -> np.random.Generator:
+    """The generator of one record: a function of the seed, the operator and the record's identity."""
+    packed = struct.pack(f"<{3 + len(cursor)}q", seed, operator, lane, *cursor)
+    key = np.frombuffer(hashlib.blake2b(packed, digest_size=16, person=b"record").digest(), np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
