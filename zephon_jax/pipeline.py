@@ -116,16 +116,26 @@ class Pipeline:
         tokenizer: Any,
         *,
         field: str = "text",
-        add_bos: int | None = None,
-        add_eos: int | None = None,
+        add_bos: bool | int | None = None,
+        add_eos: bool | int | None = None,
+        max_length: int | None = None,
+        keep_offsets: bool = False,
         name: str | None = None,
         version: str | int | None = None,
     ) -> Pipeline:
         """Replace the text in `field` by int32 `tokens`. See `zephon_jax.ops.Tokenize`."""
         self._check_field(field, "tokenize")
-        return self.apply(
-            Tokenize(tokenizer, field=field, add_bos=add_bos, add_eos=add_eos, name=name, version=version)
+        op = Tokenize(
+            tokenizer,
+            field=field,
+            add_bos=add_bos,
+            add_eos=add_eos,
+            max_length=max_length,
+            keep_offsets=keep_offsets,
+            name=name,
+            version=version,
         )
+        return self.apply(op)
 
     def split(
         self,

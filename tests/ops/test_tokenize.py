@@ -245,9 +245,15 @@ def test_what_is_no_tokenizer_is_refused_at_once(tokenizer):
 
 
 @pytest.mark.parametrize("option", ["add_bos", "add_eos"])
-@pytest.mark.parametrize("value", [-1, 2**31, True, 0.0, "<s>"])
+def test_a_function_names_no_special_tokens(option):
+    with pytest.raises(zj.ConfigurationError, match=rf"tokenize\({option}=True\): the tokenizer names no such token"):
+        Tokenize(letters, **{option: True})
+
+
+@pytest.mark.parametrize("option", ["add_bos", "add_eos"])
+@pytest.mark.parametrize("value", [-1, 2**31, 0.0, "<s>"])
 def test_special_tokens_are_ids(option, value):
-    with pytest.raises(zj.ConfigurationError, match=rf"tokenize\({option}=\) takes a token id"):
+    with pytest.raises(zj.ConfigurationError, match=rf"tokenize\({option}=\) takes True or a token id"):
         Tokenize(letters, **{option: value})
 
 

@@ -54,7 +54,15 @@ def test_the_whole_of_an_identity():
         },
         "operators": [
             {"op": "filter", "function": "all"},
-            {"op": "tokenize", "field": "text", "bos": [], "eos": [0], "function": "letters"},
+            {
+                "op": "tokenize",
+                "field": "text",
+                "bos": [],
+                "eos": [0],
+                "max_length": None,
+                "offsets": False,
+                "function": "letters",
+            },
             {
                 "op": "split",
                 "max_length": 5,
