@@ -16,6 +16,7 @@ from zephon_jax.errors import ConfigurationError
 from zephon_jax.lanes import lanes_of_group
 from zephon_jax.ops import (
     Batch,
+    Chat,
     Filter,
     FlatMap,
     LmTargets,
@@ -137,6 +138,32 @@ class Pipeline:
         )
         return self.apply(op)
 
+    def chat(
+        self,
+        tokenizer: Any,
+        template: str | None = None,
+        *,
+        field: str = "messages",
+        train_on: Iterable[str] = ("assistant",),
+        context: Iterable[str] = (),
+        max_length: int | None = None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+    ) -> Pipeline:
+        """Replace a list of messages by `tokens` and `loss_mask`. See `zephon_jax.ops.Chat`."""
+        self._check_field(field, "chat")
+        op = Chat(
+            tokenizer,
+            template,
+            field=field,
+            train_on=train_on,
+            context=context,
+            max_length=max_length,
+            bos_token=bos_token,
+            eos_token=eos_token,
+        )
+        return self.apply(op)
+
     def split(
         self,
         max_length: int | None = None,
@@ -215,9 +242,16 @@ class Pipeline:
         """Rows per lane and round, or rows of the whole step over all lanes. See `zephon_jax.ops.Batch`."""
         return self.apply(Batch(batch_size, global_batch_size=global_batch_size, drop_last=drop_last))
 
-    def lm_targets(self, names: Literal["plain", "maxtext", "seqio"] = "plain") -> Pipeline:
-        """Shift packed rows into inputs and targets with loss weights. See `zephon_jax.ops.LmTargets`."""
-        return self.apply(LmTargets(names))
+    def lm_targets(
+        self,
+        names: Literal["plain", "maxtext", "seqio"] = "plain",
+        *,
+        positions: Literal["document", "row"] = "document",
+        across_documents: bool = False,
+        count: bool = False,
+    ) -> Pipeline:
+        """Shift rows into inputs and targets with loss weights. See `zephon_jax.ops.LmTargets`."""
+        return self.apply(LmTargets(names, positions=positions, across_documents=across_documents, count=count))
 
     def options(self, **options: Any) -> Pipeline:
         """Set options by name; see `Options`. Later calls override earlier ones."""

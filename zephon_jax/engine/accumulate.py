@@ -39,6 +39,7 @@ class LaneAccumulator:
     def _renew(self, epoch: int) -> None:
         self._state = self._op.init_state(LaneContext(self._lane, epoch, self._step.index, self._datasets_of))
         self._epoch = epoch
+        self._figures: dict[str, int] = {}
         self._in = self._out = Weight(0, 0)
 
     def push(self, batch: MicroBatch) -> MicroBatch:
@@ -62,7 +63,13 @@ class LaneAccumulator:
         self._in, self._out = _add(self._in, given.weight()), _add(self._out, out.weight())
         self._count(len(given), len(out), out.closed.shape[1] - given.closed.shape[1])
         self._counts.padding_tokens += _padding(out)
+        self._add_figures()
         return out
+
+    def _add_figures(self) -> None:
+        figures = self._op.figures(self._state)
+        self._counts.add(figures, self._figures)
+        self._figures = dict(figures)
 
     def flush(self, next_epoch: int | None) -> MicroBatch | None:
         """Everything still held; the accumulator starts the next epoch empty. None: the stream has ended."""
@@ -80,6 +87,7 @@ class LaneAccumulator:
             padding = _padding(out)
             self._counts.padding_by_flush_tokens += padding
             self._counts.padding_tokens += padding
+        self._add_figures()
         if (text := broken_law(self._in, self._out)) is not None:
             raise ContractViolation(
                 f"{self._op.name}, lane {self._lane}: {text} in the flush epoch that begins with chunk {self._epoch}; "

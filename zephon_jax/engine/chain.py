@@ -23,7 +23,7 @@ from zephon_jax.engine.receipts import Admission, Receipt
 from zephon_jax.engine.replay import Loader, Replayed, deferred_batch, known_of
 from zephon_jax.engine.tasks import Counted, StepFailed, run_steps
 from zephon_jax.errors import ContractViolation, DataError, WorkerError, ZephonError
-from zephon_jax.metrics.counters import PipelineCounts
+from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.fetch import pointer_columns
 from zephon_jax.origin import CHUNK, LAST, Cursor, Origin, no_contributors
@@ -73,6 +73,8 @@ class LaneChain:
             if snapshot
             else ReplayFilter(lane, 0, None)
         )
+        for op in plan.after_batch:
+            counts.operators.setdefault(op.name, OperatorCounts())
         self._parts: deque[_Part] = deque()
         self._rows_in = self._rows_out = 0
         self._marks: deque[tuple[int, int]] = deque()  # (rows that came before the sentinel, its boundary)
@@ -346,6 +348,7 @@ class LaneChain:
                     f"{op.name}, lane {self._lane}: after batch an operator must keep the {n} rows, but returned {wrong}",
                     operator=op.name,
                 )
+            self._counts.operators[op.name].add(op.figures(batch))
         return batch
 
     # -- errors ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["OperatorCounts", "PipelineCounts"]
@@ -20,6 +21,16 @@ class OperatorCounts:
     padding_tokens: int = 0
     padding_by_flush_tokens: int = 0
     """Padding in rows that left a packer, and the part of it in rows that only a flush sent off."""
+    figures: dict[str, int] = field(default_factory=dict[str, int])
+    """What the operator counts itself: documents that a packer truncated, rows in which no target counts, and so on."""
+
+    def add(self, figures: Mapping[str, int], before: Mapping[str, int] | None = None) -> None:
+        """Add figures, less those of them that were added before. Replaced as a whole, since another thread may read."""
+        if figures:
+            names = dict.fromkeys([*self.figures, *figures])
+            self.figures = {
+                name: self.figures.get(name, 0) + figures.get(name, 0) - (before or {}).get(name, 0) for name in names
+            }
 
 
 @dataclass(slots=True)

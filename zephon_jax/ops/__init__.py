@@ -2,6 +2,7 @@
 
 from zephon_jax.ops.base import Accumulator, Operator, OpTraits, RecordOperator, RowOperator
 from zephon_jax.ops.batch import Batch
+from zephon_jax.ops.chat import Chat
 from zephon_jax.ops.fetch import Fetch, Reader
 from zephon_jax.ops.pack.op import Pack
 from zephon_jax.ops.rows import Filter, FlatMap, Map, MapColumns, RandomMap
@@ -14,6 +15,7 @@ from zephon_jax.ops.tokenize import Tokenize
 __all__ = [
     "Accumulator",
     "Batch",
+    "Chat",
     "Fetch",
     "Filter",
     "FlatMap",

@@ -107,6 +107,10 @@ class Accumulator(Operator, Generic[State]):
     def flush(self, state: State) -> MicroBatch | None:
         """All records still held, in their final order; None if there are none. The state is thrown away afterwards."""
 
+    def figures(self, state: State) -> Mapping[str, int]:
+        """What this operator counts, since `init_state`: numbers by name, which `stats()` adds up."""
+        return {}
+
 
 class RowOperator(Operator):
     """Works on a batch, after `batch`: same rows, same order, other fields."""
@@ -114,6 +118,10 @@ class RowOperator(Operator):
     @abc.abstractmethod
     def process_rows(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """`batch`: arrays of shape (rows, ...). Every array returned must have as many rows."""
+
+    def figures(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, int]:
+        """What this operator counts of a batch that it returned: numbers by name, which `stats()` adds up."""
+        return {}
 
 
 class RecordFailure(Exception):

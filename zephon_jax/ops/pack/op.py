@@ -41,6 +41,7 @@ class _State:
     beside: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     origin: Origin | None = None
     open: int = 0
+    figures: dict[str, int] = field(default_factory=lambda: {"empty": 0, "overlong_dropped": 0, "truncated": 0})
     template: MicroBatch | None = None
 
 
@@ -110,7 +111,7 @@ class Pack(Accumulator[_State]):
         if not len(batch):
             return batch
         keys = group_keys(batch, self._settings, state.ctx, self.name)
-        batch, parts, lengths, keys = self._admitted(batch, keys)
+        batch, parts, lengths, keys = self._admitted(batch, keys, state.figures)
         first = len(state.parts)
         cuts, rows = self._placed(state, lengths, keys, first)
         batch, parts = self._cut(batch, parts, lengths, cuts)
@@ -128,8 +129,13 @@ class Pack(Accumulator[_State]):
     def flush(self, state: _State) -> MicroBatch | None:
         return self._rows(state, [row for bins in state.bins.values() for row in bins.flush()])
 
+    def figures(self, state: _State) -> Mapping[str, int]:
+        return state.figures
+
     # -- what is packed --------------------------------------------------------------------------------------------
-    def _admitted(self, batch: MicroBatch, keys: list[Any]) -> tuple[MicroBatch, Parts, Int64s, list[Any]]:
+    def _admitted(
+        self, batch: MicroBatch, keys: list[Any], figures: dict[str, int]
+    ) -> tuple[MicroBatch, Parts, Int64s, list[Any]]:
         """The records that are packed, with their parts, and lengths (n, fields with a length of their own)."""
         s = self._settings
         parts = Parts(token_parts(batch, self.name), {})
@@ -147,14 +153,17 @@ class Pack(Accumulator[_State]):
                 f"{self.name}: a record has {int(lengths[i, which])} {what}; split it, or pass on_overlong={ways}"
             )
         keep = lengths[:, 0] > 0
+        figures["empty"] += len(keep) - int(keep.sum())
         if s.on_overlong == "drop":
             keep &= ~over.any(axis=1)
+            figures["overlong_dropped"] += int(over.any(axis=1).sum())
         batch = batch.with_columns({}).keep(keep)
         if not keep.all():
             kept = np.flatnonzero(keep).tolist()
             parts, lengths, over = parts.take(kept), lengths[keep], over[keep]
             keys = [keys[i] for i in kept] if keys else keys
         if s.on_overlong == "truncate" and over.any():
+            figures["truncated"] += int(over.any(axis=1).sum())
             parts = parts.truncated(s.max_length, s.other_lengths)
             lengths = np.minimum(lengths, np.array([s.max_length, *s.other_lengths.values()]))
         return batch, parts, lengths, keys
@@ -196,6 +205,11 @@ class Pack(Accumulator[_State]):
         return batch.repeat(counts, {}).spanned(flat, at), parts.cut(cuts)
 
     def _warn_once(self, dropped: set[str]) -> None:
+        if "loss_mask" in dropped:
+            raise DataError(
+                f"{self.name} would drop 'loss_mask', and the loss would count everywhere; pass keep=['loss_mask'], or remove "
+                "the field in a map"
+            )
         if dropped and not self._warned:
             self._warned = True
             warnings.warn(
