@@ -16,7 +16,9 @@ from zephon_jax.errors import ConfigurationError
 from zephon_jax.lanes import lanes_of_group
 from zephon_jax.ops import (
     Batch,
+    BucketByLength,
     Chat,
+    EnsureMixture,
     Filter,
     FlatMap,
     LmTargets,
@@ -25,6 +27,8 @@ from zephon_jax.ops import (
     MapColumns,
     Operator,
     Pack,
+    Pad,
+    PadRows,
     RandomMap,
     Shuffle,
     Split,
@@ -209,6 +213,58 @@ class Pipeline:
     def shuffle(self, buffer_size: int, *, seed: int = 0) -> Pipeline:
         """Reorder records through a buffer of at most `buffer_size` per lane. See `zephon_jax.ops.Shuffle`."""
         return self.apply(Shuffle(buffer_size, seed=seed))
+
+    def ensure_mixture(
+        self,
+        *,
+        weight_by: Literal["tokens", "samples"] = "tokens",
+        max_buffer_size: int = 1000,
+        mixture: Mapping[str, float] | None = None,
+    ) -> Pipeline:
+        """Reorder records so that each dataset keeps its share. See `zephon_jax.ops.EnsureMixture`.
+
+        `mixture`: dataset name → weight; left out, that of the work source.
+        """
+        names = {i: dataset.name for i, dataset in self.work.datasets_by_id.items()}
+        wanted = mixture if mixture is not None else self.work.mixture
+        if wanted is None:
+            raise ConfigurationError(
+                "ensure_mixture(mixture=) is needed: the work source has no fixed mixture of its own"
+            )
+        unknown = sorted(set(wanted) - set(names.values()))
+        if unknown or not wanted:
+            raise ConfigurationError(
+                f"ensure_mixture(mixture=) names {unknown or 'no dataset'}, but the datasets are {sorted(names.values())}"
+            )
+        for name, weight in wanted.items():
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+                raise ConfigurationError(
+                    f"ensure_mixture(mixture={{{name!r}: {weight!r}}}): weights are positive numbers"
+                )
+        shares = {i: wanted[name] for i, name in names.items() if name in wanted}
+        return self.apply(EnsureMixture(shares, names, weight_by=weight_by, max_buffer_size=max_buffer_size))
+
+    def bucket_by_length(self, boundaries: Sequence[int], rows: int, *, field: str = "tokens") -> Pipeline:
+        """Let records of like length go together, `rows` at a time. See `zephon_jax.ops.BucketByLength`."""
+        self._check_field(field, "bucket_by_length")
+        return self.apply(BucketByLength(boundaries, rows, field=field))
+
+    def pad(
+        self,
+        length: int,
+        *,
+        on_overlong: Literal["truncate", "drop", "error"] = "error",
+        keep: Iterable[str] = (),
+    ) -> Pipeline:
+        """Pad `tokens` to `length`, one record per row. See `zephon_jax.ops.Pad`."""
+        self._check_field("tokens", "pad")
+        return self.apply(Pad(length, on_overlong=on_overlong, keep=keep))
+
+    def pad_rows(
+        self, boundaries: Sequence[int] | int | None = None, *, fields: Iterable[str] | None = None
+    ) -> Pipeline:
+        """After `batch`, pad rows of unequal lengths to one. See `zephon_jax.ops.PadRows`."""
+        return self.apply(PadRows(boundaries, fields=fields))
 
     def stateful_transform(
         self,

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_jax.columns import MISSING, Column, Dense, Objects, Ragged, row_values
+from zephon_jax.deferred import DEFERRED
 from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import RecordFailure
 from zephon_jax.types import Int64s
 
-__all__ = ["field_of", "int32_ragged"]
+__all__ = ["field_of", "int32_ragged", "token_lengths"]
 
 
 def field_of(batch: MicroBatch, field: str, operator: str) -> Column:
@@ -32,6 +33,13 @@ def field_of(batch: MicroBatch, field: str, operator: str) -> Column:
                 error = DataError(f"{operator} needs the field {field!r}, but the record {what} {field!r}")
                 raise RecordFailure(i) from error
     return column
+
+
+def token_lengths(batch: MicroBatch, operator: str) -> Int64s:
+    """How many `tokens` each record has, also in a replay on lengths; an error if there are none to count."""
+    if DEFERRED not in batch.columns:
+        return int32_ragged(field_of(batch, "tokens", operator), operator, "tokens").lengths
+    return batch.token_lengths()
 
 
 def int32_ragged(column: Column, operator: str, field: str) -> Ragged:
