@@ -22,6 +22,7 @@ from zephon_jax.errors import (
 )
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Accumulator, Operator, OpTraits, RecordOperator, RowOperator
+from zephon_jax.picture import RowPicture, explain_batch
 from zephon_jax.pipeline import Pipeline
 from zephon_jax.sources import Dataset
 from zephon_jax.types import LaneContext, WorkChunk
@@ -57,12 +58,14 @@ __all__ = [
     "Ragged",
     "RecordOperator",
     "RowOperator",
+    "RowPicture",
     "StaticMixtureWorkSource",
     "Stats",
     "WorkChunk",
     "WorkSource",
     "WorkerError",
     "ZephonError",
+    "explain_batch",
     "testing",
 ]
 

@@ -1,0 +1,197 @@
+"""explain_batch: one row of a batch, in words and in a notebook as HTML.
+
+It reads a batch as `pack`, `pad` or `lm_targets` (under any of its names) gives it, NumPy or device arrays, and says which
+stretches of the row are one document, where it came from, which positions it has, where the loss counts and, with a
+tokenizer, what it says. It looks at values only and knows nothing of how they were made.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon_jax.errors import ConfigurationError
+
+__all__ = ["RowPicture", "Segment", "explain_batch"]
+
+Contribution = tuple[str, str, int, int, int | None]
+
+# What each convention calls its fields; the first that the batch has is taken.
+_FIELDS: Final[Mapping[str, Sequence[str]]] = {
+    "tokens": ("tokens", "inputs", "decoder_input_tokens"),
+    "segment_ids": ("segment_ids", "inputs_segmentation", "decoder_segment_ids"),
+    "positions": ("positions", "inputs_position", "decoder_positions"),
+    "targets": ("targets", "decoder_target_tokens"),
+    "loss": ("loss_weights", "targets_segmentation", "decoder_loss_weights", "loss_mask"),
+}
+_COLOURS: Final = ("#dbeafe", "#dcfce7", "#fef9c3", "#fce7f3", "#ede9fe", "#ffedd5", "#cffafe", "#f1f5f9")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Columns `start` to `stop` of a row. `segment` 0 is padding.
+
+    `positions`: first and last, None if the batch has none. `trained`: of its tokens, how many the loss counts as a target
+    or None. `source`: dataset, shard, sample, and tokens start to stop of it. `text`: as decoded, or the first ids.
+    """
+
+    segment: int
+    start: int
+    stop: int
+    positions: tuple[int, int] | None
+    trained: int | None
+    source: Contribution | None
+    text: str
+
+    def describe(self) -> str:
+        """One line."""
+        if not self.segment:
+            return f"[{self.start:>5}:{self.stop:<5}] padding, {self.stop - self.start} tokens"
+        parts = [f"[{self.start:>5}:{self.stop:<5}] segment {self.segment}"]
+        if self.positions is not None:
+            parts.append(f"positions {self.positions[0]} to {self.positions[1]}")
+        if self.trained is not None:
+            parts.append(f"loss on {self.trained} of {self.stop - self.start}")
+        if self.source is not None:
+            parts.append(_source_text(self.source))
+        return f"{', '.join(parts)}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowPicture:
+    """One row. `str()` gives text; a notebook shows it as a table, with a strip of the row in proportion."""
+
+    row: int
+    length: int
+    segments: tuple[Segment, ...]
+
+    def __str__(self) -> str:
+        held = sum(s.stop - s.start for s in self.segments if s.segment)
+        trained = [s.trained for s in self.segments if s.trained is not None]
+        counts = f", {sum(trained)} of them trained on" if trained else ""
+        documents = sum(1 for s in self.segments if s.segment)
+        head = f"row {self.row}: {held} of {self.length} places hold tokens{counts}, {documents} documents"
+        return "\n".join([head, *(f"  {s.describe()}" for s in self.segments)])
+
+    def _repr_html_(self) -> str:
+        strip = "".join(
+            f'<div title="{html.escape(s.describe(), quote=True)}" style="flex:{s.stop - s.start} 0 0;'
+            f'background:{_colour(s)};border-right:1px solid #fff"></div>'
+            for s in self.segments
+        )
+        rows = "".join(
+            f'<tr style="background:{_colour(s)};color:#111"><td>{s.start}:{s.stop}</td><td>{s.segment or "padding"}</td>'
+            f"<td>{'' if s.positions is None else f'{s.positions[0]} to {s.positions[1]}'}</td>"
+            f"<td>{'' if s.trained is None else s.trained}</td>"
+            f"<td>{'' if s.source is None else html.escape(_source_text(s.source))}</td>"
+            f'<td style="text-align:left;white-space:pre-wrap">{html.escape(s.text)}</td></tr>'
+            for s in self.segments
+        )
+        names = ("columns", "segment", "positions", "loss on", "from", "text")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        return (
+            f"<p>{html.escape(str(self).splitlines()[0])}</p>"
+            f'<div style="display:flex;height:1.2em;width:100%">{strip}</div>'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+
+def explain_batch(
+    batch: Mapping[str, Any],
+    row: int = 0,
+    *,
+    tokenizer: Any = None,
+    provenance: Mapping[int, Sequence[Contribution]] | None = None,
+    most_characters: int = 60,
+) -> RowPicture:
+    """A picture of one row of a batch.
+
+    Args:
+        batch: What `next` returned: NumPy or `jax.Array`s of shape (rows, length), with the names of `pack`, `pad` or any
+            convention of `lm_targets`.
+        row: Which row; of the arrays, so on several processes the global row.
+        tokenizer: Anything with `decode(ids) -> str`, or such a function, to show texts; left out, ids are shown.
+        provenance: What the iterator's `provenance()` returned for this batch, to show where documents come from.
+        most_characters: Of each document's text.
+
+    Raises:
+        ConfigurationError: The batch has no tokens, or no such row.
+
+    >>> batch = {"tokens": np.array([[7, 8, 9, 0]]), "segment_ids": np.array([[1, 1, 2, 0]])}
+    >>> print(explain_batch(batch))
+    row 0: 3 of 4 places hold tokens, 2 documents
+      [    0:2    ] segment 1: 7 8
+      [    2:3    ] segment 2: 9
+      [    3:4    ] padding, 1 tokens
+    """
+    found = {what: next((n for n in names if n in batch), None) for what, names in _FIELDS.items()}
+    if found["tokens"] is None:
+        raise ConfigurationError(f"explain_batch needs one of {list(_FIELDS['tokens'])}, the batch has {sorted(batch)}")
+    rows = len(batch[found["tokens"]])
+    if not 0 <= row < rows:
+        raise ConfigurationError(f"explain_batch(row={row}): the batch has rows 0 to {rows - 1}")
+    line = {what: None if name is None else np.asarray(batch[name][row]) for what, name in found.items()}
+    tokens = line["tokens"]
+    assert tokens is not None
+    if tokens.ndim != 1:
+        raise ConfigurationError(
+            f"explain_batch needs rows of tokens, {found['tokens']!r} has rows of shape {tokens.shape}"
+        )
+    ids = line["segment_ids"] if line["segment_ids"] is not None else np.ones(len(tokens), np.int32)
+    bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)] if len(ids) else [0]
+    decode = _decoder(tokenizer)
+    sources = None if provenance is None else provenance.get(row)
+    segments = [_segment(int(ids[a]), a, b, line, decode, sources, most_characters) for a, b in pairwise(bounds)]
+    return RowPicture(row, len(tokens), tuple(segments))
+
+
+def _segment(
+    number: int,
+    start: int,
+    stop: int,
+    line: Mapping[str, NDArray[Any] | None],
+    decode: Callable[[list[int]], str],
+    sources: Sequence[Contribution] | None,
+    most: int,
+) -> Segment:
+    tokens, positions, loss = line["tokens"], line["positions"], line["loss"]
+    assert tokens is not None
+    shown = tokens[start:stop].tolist() if number else []
+    if line["targets"] is not None and number and loss is not None and loss[stop - 1]:
+        shown.append(int(line["targets"][stop - 1]))  # the document goes on in the target behind the row's inputs
+    text = decode(shown[: 4 * most]) if number else ""
+    return Segment(
+        segment=number,
+        start=start,
+        stop=stop,
+        positions=(int(positions[start]), int(positions[stop - 1])) if number and positions is not None else None,
+        trained=int(np.count_nonzero(loss[start:stop])) if number and loss is not None else None,
+        source=sources[number - 1] if sources is not None and 0 < number <= len(sources) else None,
+        text=text if len(text) <= most else f"{text[: most - 1]}…",
+    )
+
+
+def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    decode = getattr(tokenizer, "decode", tokenizer)
+    if decode is None:
+        return lambda ids: " ".join(map(str, ids))
+    if not callable(decode):
+        raise ConfigurationError(f"explain_batch(tokenizer={tokenizer!r}) must have decode(ids), or be such a function")
+    return lambda ids: repr(decode(ids))
+
+
+def _source_text(source: Contribution) -> str:
+    dataset, shard, sample, start, stop = source
+    tokens = "" if stop is None else f", tokens {start}:{stop}"
+    where = "" if shard == dataset else f" {shard}"
+    return f"{dataset}{where} sample {sample}{tokens}"
+
+
+def _colour(segment: Segment) -> str:
+    return "#e5e7eb" if not segment.segment else _COLOURS[(segment.segment - 1) % len(_COLOURS)]
