@@ -80,7 +80,7 @@ def test_wrap(docs, parts, capacity, most):
 
 
 @PROPERTY
-@given(documents, sizes, st.sampled_from([1, 3, 7, 130]), st.sampled_from([1, 2, 3, 5]), segments)
+@given(documents, sizes, st.sampled_from([1, 3, 7, 130, 320]), st.sampled_from([1, 2, 3, 5]), segments)
 def test_best_fit_that_cuts_to_fill(docs, parts, capacity, num_bins, most):
     docs = [doc * (1 + 8 * (capacity > 100)) for doc in docs]
     op = Pack(capacity, algorithm="best_fit_wrap", num_bins=num_bins, max_segments=most)
