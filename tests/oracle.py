@@ -272,6 +272,6 @@ def _targets(stream, lane, index):
 
 
 OPERATORS = {
-    "map": _map, "flat_map": _flat_map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle, "pack": _pack,
-    "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
+    "map": _map, "flat_map": _flat_map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle,
+    "pack": _pack, "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
 }  # fmt: skip

@@ -50,9 +50,12 @@ PURE = (
     "work.quota",
     "work.cursor",
     "ops.pack.bins",
+    "ops.pack.cuts",
+    "ops.pack.joint",
     "ops.pack.layout",
     "checkpoint.agree",
     "checkpoint.codec",
+    "checkpoint.marks",
     "checkpoint.pointers",
     "checkpoint.schema",
 )

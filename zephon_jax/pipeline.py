@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from zephon_jax.checkpoint.schema import DatasetMark
+from zephon_jax.checkpoint.marks import DatasetMark, shard_digests
 from zephon_jax.emit.iterator import PipelineIterator
 from zephon_jax.emit.rows import HostRound, rounds_of
 from zephon_jax.engine.engine import Engine
@@ -425,8 +425,11 @@ class Pipeline:
             raise ConfigurationError(f"{operator} needs the field {name!r}; the samples have {sorted(seen)}")
 
     def _marks(self) -> Sequence[DatasetMark]:
-        datasets = self.work.datasets_by_id
-        return [DatasetMark(datasets[i].name, len(datasets[i]), datasets[i].fingerprint) for i in sorted(datasets)]
+        marks: list[DatasetMark] = []
+        for _, dataset in sorted(self.work.datasets_by_id.items()):
+            shards, digests = shard_digests((s.num_samples, s.fingerprint) for s in dataset.shards)
+            marks.append(DatasetMark(dataset.name, len(dataset), dataset.fingerprint, shards, digests))
+        return marks
 
 
 def _as_joined(joined: HostRound) -> HostRound:

@@ -77,7 +77,9 @@ def snapshots(draw, lane: int) -> LaneSnapshot:
 def states(draw) -> PipelineState:
     total = draw(st.integers(1, 5))
     lanes = draw(st.permutations(range(total)))[: draw(st.integers(0, total))]
-    marks = st.builds(DatasetMark, st.text(max_size=4), naturals, st.text(max_size=4))
+    bare = st.builds(DatasetMark, st.text(max_size=4), naturals, st.text(max_size=4), st.just(-1), st.just(b""))
+    kept = st.builds(DatasetMark, st.text(max_size=4), naturals, st.text(max_size=4), naturals, st.binary(max_size=9))
+    marks = st.one_of(bare, kept)
     return PipelineState(
         total, draw(mappings), tuple(draw(st.lists(marks, max_size=2))), {lane: draw(snapshots(lane)) for lane in lanes}
     )
@@ -351,6 +353,8 @@ def test_more_fields_than_there_are_do_no_harm():
         ({"plan": []}, "the field 'plan' is no mapping"),
         ({"datasets": [["web", 1]]}, "the state's list of datasets is broken"),
         ({"datasets": [["web", "1", "ab"]]}, "the state's list of datasets is broken"),
+        ({"datasets": [["web", 1, "ab", -1, b""]]}, "the state's list of datasets is broken"),
+        ({"datasets": [["web", 1, "ab", 1, "ab"]]}, "the state's list of datasets is broken"),
     ],
     ids=str,
 )

@@ -380,7 +380,7 @@ def test_parameters_of_a_wrong_type_are_refused(options):
 def test_identity_has_every_parameter():
     want = {
         "op": "pack", "max_length": 8, "other_lengths": {"p": 2}, "algorithm": "best_fit", "num_bins": 3, "on_overlong": "drop",
-        "max_segments": 5, "keep": ["m"], "separate_datasets": False, "separate_by": "source",
+        "max_segments": 5, "keep": ["m"], "separate_by": "source",
     }  # fmt: skip
     op = Pack(
         {"tokens": 8, "p": 2}, algorithm="best_fit", num_bins=3, on_overlong="drop", max_segments=5, keep=["m"],

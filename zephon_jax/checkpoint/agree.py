@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from zephon_jax.checkpoint.marks import changed_shards
 from zephon_jax.checkpoint.schema import DatasetMark, LaneSnapshot, PipelineState
 from zephon_jax.errors import CheckpointMismatch
 from zephon_jax.origin import LINEAGE
@@ -21,11 +22,13 @@ def require_same_pipeline(
     every: int | None,
     depth: int,
     known: bool = False,
+    shard_names: Callable[[int], Sequence[str]] = lambda dataset: (),
 ) -> None:
     """Raise CheckpointMismatch unless the state can continue in this pipeline.
 
     `differences`: how the plans differ, in words. `lanes`: those that this process produces. `every`, `depth`: chunks in
     a flush epoch and expanding operators of this pipeline; `known`: it replays from what the state keeps of each sample.
+    `shard_names`: of a dataset here, by its id, to name what changed.
     """
     found: list[str] = []
     if state.lanes_total != lanes_total:
@@ -34,7 +37,7 @@ def require_same_pipeline(
             f"pass options(canonical_replicas={state.lanes_total})"
         )
     found += [d for d in differences if not d.startswith("canonical_replicas")]
-    found += _datasets(state.datasets, datasets)
+    found += _datasets(state.datasets, datasets, shard_names)
     if not found:
         missing = sorted(set(lanes) - set(state.lanes))
         if missing:
@@ -45,15 +48,21 @@ def require_same_pipeline(
         raise CheckpointMismatch("the checkpoint belongs to another pipeline:\n  " + "\n  ".join(found))
 
 
-def _datasets(saved: Sequence[DatasetMark], here: Sequence[DatasetMark]) -> list[str]:
+def _datasets(
+    saved: Sequence[DatasetMark], here: Sequence[DatasetMark], shard_names: Callable[[int], Sequence[str]]
+) -> list[str]:
     if [d.name for d in saved] != [d.name for d in here]:
         return [f"datasets: the checkpoint has {[d.name for d in saved]}, this pipeline {[d.name for d in here]}"]
-    return [
-        f"dataset {a.name!r}: its content changed (checkpoint: {a.num_samples} samples, fingerprint {a.fingerprint}; now: "
-        f"{b.num_samples} samples, fingerprint {b.fingerprint})"
-        for a, b in zip(saved, here, strict=True)
-        if a != b
-    ]
+    out: list[str] = []
+    for i, (a, b) in enumerate(zip(saved, here, strict=True)):
+        if not a.same_content(b):
+            which = changed_shards(a, b, shard_names(i))
+            out.append(
+                f"dataset {a.name!r}: its content changed (checkpoint: {a.num_samples} samples, fingerprint "
+                f"{a.fingerprint}; now: {b.num_samples} samples, fingerprint {b.fingerprint})"
+                + (f"; {which}" if which else "")
+            )
+    return out
 
 
 def _lane(s: LaneSnapshot, every: int | None, depth: int, known: bool, datasets: int) -> list[str]:

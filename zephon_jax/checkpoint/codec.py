@@ -53,7 +53,7 @@ def state_to_plain(state: PipelineState) -> dict[str, Any]:
         "version": VERSION,
         "lanes_total": state.lanes_total,
         "plan": plain_values(state.plan),
-        "datasets": [list(d) for d in state.datasets],
+        "datasets": [list(d if d.shards >= 0 else d[:3]) for d in state.datasets],
         "lanes": [_lane_to_plain(state.lanes[lane]) for lane in sorted(state.lanes)],
     }
 
@@ -184,11 +184,15 @@ def state_from_plain(plain: Any) -> PipelineState:
 
 
 def _dataset(entry: Any) -> DatasetMark:
-    if isinstance(entry, (list, tuple)) and len(entry) == 3:
-        name, n, fingerprint = entry
-        if isinstance(name, str) and isinstance(n, int) and isinstance(fingerprint, str):
-            return DatasetMark(name, n, fingerprint)
-    raise CheckpointMismatch("the state's list of datasets is broken")
+    match entry:
+        case [str() as name, int() as samples, str() as fingerprint]:
+            return DatasetMark(name, samples, fingerprint)
+        case [str() as name, int() as samples, str() as fingerprint, int() as shards, bytes() as digests] if (
+            shards >= 0
+        ):
+            return DatasetMark(name, samples, fingerprint, shards, digests)
+        case _:
+            raise CheckpointMismatch("the state's list of datasets is broken")
 
 
 def _lane(entry: Any, most_pointers: int) -> LaneSnapshot:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from zephon_jax.checkpoint.marks import DatasetMark
 from zephon_jax.origin import Cursor
 from zephon_jax.types import Int32s, SourceState, WorkChunk
 
@@ -16,14 +17,6 @@ __all__ = ["FORMAT", "VERSION", "DatasetMark", "LaneSnapshot", "PipelineState"]
 
 FORMAT: Final = "zephon_jax.pipeline_state"
 VERSION: Final = 1
-
-
-class DatasetMark(NamedTuple):
-    """What a checkpoint remembers of a dataset: enough to notice that its content changed."""
-
-    name: str
-    num_samples: int
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

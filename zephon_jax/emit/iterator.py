@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from zephon_jax.checkpoint.agree import require_same_pipeline
 from zephon_jax.checkpoint.codec import plain_values, state_from_plain, state_to_plain
-from zephon_jax.checkpoint.schema import DatasetMark, PipelineState
+from zephon_jax.checkpoint.marks import DatasetMark
+from zephon_jax.checkpoint.schema import PipelineState
 from zephon_jax.emit.pump import Pump
 from zephon_jax.engine.engine import Delivery, Engine
 from zephon_jax.engine.fingerprint import combine, to_hex
@@ -253,6 +254,7 @@ class PipelineIterator(Iterator[Any]):
             every=plan.every,
             depth=plan.depth,
             known=plan.replays_on_lengths,
+            shard_names=self._shard_names,
         )
         rounds = {parsed.lanes[lane].rounds for lane in self._lanes}
         if self._by_round and len(rounds) > 1:
@@ -266,6 +268,10 @@ class PipelineIterator(Iterator[Any]):
             self._deliveries = self._start()  # the replay runs while the caller restores the model
 
     set_state = restore
+
+    def _shard_names(self, position: int) -> list[str]:
+        datasets = self._plan.work.datasets_by_id
+        return [shard.name for shard in datasets[sorted(datasets)[position]].shards]
 
     def _require_order(self, what: str) -> None:
         if not self._plan.options.deterministic:

@@ -183,6 +183,13 @@ def checked_field(operator: str, field: Any) -> str:
     return field
 
 
+def used(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not None, False, 0 or empty: an identity leaves out what is not used, so that plans stay equal when an
+    operator learns something new.
+    """
+    return {name: value for name, value in options.items() if value or isinstance(value, str)}
+
+
 def function_identity(name: str, version: str | int | None) -> dict[str, Any]:
     """What a checkpoint remembers of a function. Bytecode is not hashed: cells are re-run and Pythons upgraded."""
     return {"function": name} if version is None else {"function": name, "version": str(version)}

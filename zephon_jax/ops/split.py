@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from zephon_jax.columns import Column, Objects, Ragged, row_values, take
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import OpTraits, RecordFailure, RecordOperator, checked_field, checked_int
+from zephon_jax.ops.base import OpTraits, RecordFailure, RecordOperator, checked_field, checked_int, used
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.types import Int64s
 
@@ -77,10 +77,8 @@ class Split(RecordOperator):
         self.name = f"split({', '.join([*what, *(['at separators'] if self._separators else [])])})"
 
     def identity(self) -> Mapping[str, Any]:
-        return {
-            "op": "split", "max_length": self._size, "field": self._field, "overlap": self._overlap,
-            "separators": list(self._separators), "keep_separator": self._keep,
-        }  # fmt: skip
+        options = {"overlap": self._overlap, "separators": list(self._separators), "drop_separator": not self._keep}
+        return {"op": "split", "max_length": self._size, "field": self._field, **used(options)}
 
     def process(self, batch: MicroBatch) -> MicroBatch:
         if not len(batch):

@@ -10,7 +10,7 @@ import numpy as np
 from zephon_jax.columns import Column, Objects, Ragged, row_values
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import RecordFailure, RecordOperator, checked_field, checked_int
+from zephon_jax.ops.base import RecordFailure, RecordOperator, checked_field, checked_int, used
 from zephon_jax.ops.encoders import encoder_of
 from zephon_jax.ops.fields import field_of
 from zephon_jax.types import Int32s
@@ -64,7 +64,8 @@ class Tokenize(RecordOperator):
 
     def identity(self) -> Mapping[str, Any]:
         own = {"op": "tokenize", "field": self._field, "bos": self._before, "eos": self._after}
-        return {**own, "max_length": self._max, "offsets": self._offsets, **self._encoder.identity}
+        options = used({"max_length": self._max, "offsets": self._offsets})
+        return {**own, **options, **self._encoder.identity}
 
     def process(self, batch: MicroBatch) -> MicroBatch:
         if not len(batch):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from zephon_jax.errors import ConfigurationError
-from zephon_jax.ops.base import checked_field, checked_int
+from zephon_jax.ops.base import checked_field, checked_int, used
 
 __all__ = ["PackSettings", "pack_settings"]
 
@@ -36,16 +36,19 @@ class PackSettings:
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides the output."""
-        return {
-            "max_length": self.max_length,
+        options = {
             "other_lengths": dict(self.other_lengths),
-            "algorithm": self.algorithm,
-            "num_bins": self.num_bins,
-            "on_overlong": self.on_overlong,
             "max_segments": self.max_segments,
             "keep": sorted(self.keep),
             "separate_datasets": self.separate_datasets,
             "separate_by": self.separate_by,
+        }
+        return {
+            "max_length": self.max_length,
+            "algorithm": self.algorithm,
+            "num_bins": self.num_bins,
+            "on_overlong": self.on_overlong,
+            **used(options),
         }
 
 
