@@ -24,9 +24,9 @@ from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Accumulator, Operator, OpTraits, RecordOperator, RowOperator
 from zephon_jax.picture import RowPicture, explain_batch
 from zephon_jax.pipeline import Pipeline
-from zephon_jax.sources import Dataset
+from zephon_jax.sources import Dataset, Shard, Source
 from zephon_jax.types import LaneContext, WorkChunk
-from zephon_jax.work import StaticMixtureWorkSource, WorkSource
+from zephon_jax.work import MixtureSchedule, StaticMixtureWorkSource, WorkSource
 
 if TYPE_CHECKING:
     from zephon_jax import testing
@@ -47,6 +47,7 @@ __all__ = [
     "Dense",
     "LaneContext",
     "MicroBatch",
+    "MixtureSchedule",
     "Objects",
     "OpTraits",
     "Operator",
@@ -59,6 +60,8 @@ __all__ = [
     "RecordOperator",
     "RowOperator",
     "RowPicture",
+    "Shard",
+    "Source",
     "StaticMixtureWorkSource",
     "Stats",
     "WorkChunk",

@@ -2,7 +2,6 @@
 
 import pickle
 import threading
-import time
 import tracemalloc
 
 import numpy as np
@@ -158,9 +157,7 @@ def test_a_billion_samples_in_a_hundred_thousand_shards(options):
     sizes = np.full(100_000, 10_000)
     tracemalloc.start()
     try:
-        began = time.perf_counter()
         shard, _ = SampleOrder(sizes, 1, **options).locate(17 * 10**9 + np.arange(512))
-        assert time.perf_counter() - began < 1
         assert tracemalloc.get_traced_memory()[1] < 30e6
     finally:
         tracemalloc.stop()

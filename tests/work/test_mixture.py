@@ -1,9 +1,7 @@
 """The standard work source: each draw once over all lanes, exact ends, resumes, and errors that say what to do."""
 
 import pickle
-import time
 from collections import Counter
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,26 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.work.reference import data
 from zephon_jax.errors import CheckpointMismatch, ConfigurationError
 from zephon_jax.work import StaticMixtureWorkSource, WorkSource
 
 FAST = settings(deadline=None, database=None, max_examples=40)
 LANES = [1, 2, 3, 8, 11]
-
-
-@dataclass(frozen=True)
-class Shard:
-    num_samples: int
-
-
-@dataclass(frozen=True)
-class Data:
-    name: str
-    shards: tuple[Shard, ...]
-
-
-def data(name, *sizes):
-    return Data(name, tuple(map(Shard, sizes)))
 
 
 WEB, CODE = data("web", 7, 0, 5, 9), data("code", 4, 6)
@@ -305,17 +289,57 @@ def test_impossible_states_are_refused(state):
     assert source.state_dict() == {"position": 0}
 
 
-@pytest.mark.parametrize(("datasets", "limit_s"), [(1, 1e-3), (8, 6e-3)])
-def test_a_chunk_takes_little_time(datasets, limit_s):
-    source = StaticMixtureWorkSource(
-        [data(str(i), *[5000 + i] * 50) for i in range(datasets)], exhausted_policy="repeat", shuffle_block_size=256
+HINTED = [
+    data("none", 3000),
+    data("small", 3000, hint=10),
+    data("fits", 3000, hint=100),
+    data("huge", 3000, hint=10**6),
+]
+
+
+def test_auto_blocks_are_each_datasets_own_within_bounds_and_stand_in_the_identity():
+    source = StaticMixtureWorkSource(HINTED, shuffle_block_size="auto")
+    blocks = {"none": 256, "small": 64, "fits": 100, "huge": 1024}
+    assert source.identity()["shuffle_block_size"] == blocks
+    assert "blocks of 256 (none), 64 (small), 100 (fits), 1024 (huge) shuffled over each dataset" in source.describe()
+    drawn = [[s for d, _, s in lane(source) if d == number] for number in range(4)]
+    for own, block in zip(drawn, blocks.values(), strict=True):
+        starts = [i for i in range(len(own)) if i == 0 or own[i] != own[i - 1] + 1]
+        assert all(own[i] % block == 0 for i in starts)
+        assert len(starts) > 3000 // block * 0.6
+    # What was resolved can be given, so that a resume does not depend on a hint that has changed since.
+    for number, block in enumerate(blocks.values()):
+        plain = [data(d.name, 3000) for d in HINTED]
+        given = StaticMixtureWorkSource(plain, shuffle_block_size=blocks)
+        assert given.identity() == source.identity()
+        assert [s for d, _, s in lane(given) if d == number] == drawn[number], block
+
+
+@pytest.mark.parametrize("hint", [None, 256, 0, -5, 2.5, True, "1000"])
+def test_a_hint_that_is_none_means_256(hint):
+    source = StaticMixtureWorkSource(data("a", 3000, hint=hint), shuffle_block_size="auto")
+    assert source.identity()["shuffle_block_size"] == 256
+
+
+def test_blocks_by_name():
+    source = StaticMixtureWorkSource([WEB, CODE], shuffle_block_size={"web": 2})
+    assert source.identity()["shuffle_block_size"] == {"web": 2}
+    assert "blocks of 2 (web) shuffled over each dataset" in source.describe()
+    with pytest.raises(ConfigurationError, match="shuffle_block_size names 'wob', but the datasets are 'web', 'code'"):
+        StaticMixtureWorkSource([WEB, CODE], shuffle_block_size={"wob": 2})
+    with pytest.raises(ConfigurationError, match=r"shuffle_block_size\['code'\]=0"):
+        StaticMixtureWorkSource([WEB, CODE], shuffle_block_size={"code": 0})
+
+
+def test_values_by_name_that_are_all_alike_are_one_value():
+    named = {"stop_after_passes": {"web": 2, "code": 2}, "exhausted_policy": {"web": "stop", "code": "stop"}}
+    alike = {"stop_after_passes": 2, "exhausted_policy": "stop", "max_repeats": None}
+    assert (
+        StaticMixtureWorkSource([WEB, CODE], **named).identity()
+        == StaticMixtureWorkSource([WEB, CODE], **alike).identity()
     )
-    taken = []
-    for _ in range(30):
-        began = time.perf_counter()
-        source.next_chunk()
-        taken.append(time.perf_counter() - began)
-    assert min(taken) < limit_s  # the least of many: other processes may hold the core
+    some = StaticMixtureWorkSource([WEB, CODE], exhausted_policy={"web": "repeat"}, max_repeats={"code": 3}).identity()
+    assert (some["exhausted_policy"], some["max_repeats"]) == ({"web": "repeat"}, {"code": 3})
 
 
 # Seed, shuffle_within_shard, shuffle_block_size: the first dataset:shard:sample of lane 0 of 2.

@@ -12,6 +12,7 @@ from zephon_jax.checkpoint.codec import require_plain
 from zephon_jax.checkpoint.schema import LaneSnapshot
 from zephon_jax.engine.chain import HostBatch, LaneChain, StageRunner
 from zephon_jax.engine.lane import LaneBooks
+from zephon_jax.engine.measure import measured_tokens
 from zephon_jax.engine.merge import RoundRobin
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
@@ -35,7 +36,7 @@ class Engine:
     """Runs the chains of the owned lanes. The generators are advanced by one thread; the books belong to the consumer."""
 
     def __init__(self, plan: Plan, lanes: Sequence[int], cpus: int):
-        self._plan, self._lanes = plan, list(lanes)
+        self._plan, self._lanes, self._work = plan, list(lanes), plan.work
         self._sources = {lane: plan.work.clone_for_lane(lane, plan.lanes) for lane in self._lanes}
         for lane, source in self._sources.items():
             require_plain(source.state_dict(), f"lane {lane}: what {type(source).__qualname__}.state_dict() returned")
@@ -58,10 +59,12 @@ class Engine:
 
     def restore(self, snapshots: Mapping[int, LaneSnapshot]) -> None:
         """Continue from these snapshots of the owned lanes; before anything was produced."""
-        sources = {lane: self._plan.work.clone_for_lane(lane, self._plan.lanes) for lane in self._lanes}
+        # Of all lanes in the state, also those of others: what lanes share may be known to one of them only.
+        work = self._plan.work.for_states({lane: s.source for lane, s in snapshots.items()})
+        sources = {lane: work.clone_for_lane(lane, self._plan.lanes) for lane in self._lanes}
         for lane, source in sources.items():  # a source that refuses its state must leave everything as it was
             source.load_state_dict(snapshots[lane].source)
-        self._sources = sources
+        self._work, self._sources = work, sources
         self._snapshots = {lane: snapshots[lane] for lane in self._lanes}
         self._books = {lane: self._new_books(lane, snapshots[lane]) for lane in self._lanes}
 
@@ -72,6 +75,17 @@ class Engine:
             self._books[lane].settle(receipt, rounds=int(delivered))
 
     # -- the producer's side ---------------------------------------------------------------------------------------
+    def _measure(self) -> None:
+        """Tell a source that asks for it what its samples are worth. One that was resumed knows, and does not ask."""
+        samples = self._work.samples_to_measure()
+        if samples is None:
+            return
+        self._work = self._work.with_measured(measured_tokens(self._plan, samples, self._stage_runner()))
+        for lane, source in self._sources.items():
+            told = self._work.clone_for_lane(lane, self._plan.lanes)
+            told.load_state_dict(source.state_dict())
+            self._sources[lane] = told
+
     def _chain(self, lane: int) -> Iterator[tuple[HostBatch | None, Receipt]]:
         chain = LaneChain(
             self._plan, lane, self._sources[lane], self._stage_runner(), self.counts, self._snapshots.get(lane)
@@ -89,6 +103,7 @@ class Engine:
 
     def batches(self) -> Iterator[Delivery]:
         """One lane's batch at a time, strictly round-robin (rule O4); lanes that ended are skipped."""
+        self._measure()
         chains = {lane: self._chain(lane) for lane in self._lanes}
         turns = RoundRobin({lane: books.rounds for lane, books in self._books.items()})
         while (lane := turns.turn()) is not None:
@@ -102,6 +117,7 @@ class Engine:
 
     def rounds(self) -> Iterator[Delivery]:
         """One batch of every owned lane at a time, in lane order, until the first lane ends (rule O5)."""
+        self._measure()
         chains = {lane: self._chain(lane) for lane in self._lanes}
         while True:
             batches: list[HostBatch] = []

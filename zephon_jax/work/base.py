@@ -11,7 +11,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from zephon_jax.types import SourceState, WorkChunk
+from zephon_jax.types import Int64s, SourceState, WorkChunk
 
 __all__ = ["WorkDataset", "WorkShard", "WorkSource"]
 
@@ -69,6 +69,30 @@ class WorkSource(abc.ABC):
 
     def check_lanes(self, canonical_replicas: int) -> None:
         """Raise ConfigurationError if some of so many lanes would have no work. By default any number is taken."""
+        return None
+
+    def samples_to_measure(self) -> WorkChunk | None:
+        """Samples whose tokens the source must know before it can give its first chunk; `None`, as usual, if none.
+
+        At a fresh start the engine runs them through the operators in front of the first accumulator or batch and
+        passes what comes out to `with_measured`. A resumed source has it from its state, and is not asked again.
+        """
+        return None
+
+    def with_measured(self, tokens: Int64s) -> Self:
+        """The same source, told the tokens (n,) that came out of each of `samples_to_measure()`; 0 if it was dropped."""
+        raise NotImplementedError(f"{type(self).__qualname__} asks to measure samples, and must define with_measured")
+
+    def for_states(self, states: Mapping[int, SourceState]) -> Self:
+        """The source whose clones are to load these states, by lane: what lanes share may be taken from any of them.
+
+        Raise CheckpointMismatch if they contradict each other. By default the source itself.
+        """
+        return self
+
+    @property
+    def mixture(self) -> Mapping[str, float] | None:
+        """Dataset name → the weight that it is to have throughout, for `ensure_mixture`; `None` if there is no such."""
         return None
 
     @property

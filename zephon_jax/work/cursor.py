@@ -32,14 +32,14 @@ BlockSize: TypeAlias = int | Literal["auto", "global"] | None
 """Samples in a block of a block shuffle; `None` where no blocks are made."""
 
 AUTO_BLOCK_SIZE = 256
-"""What "auto" means until sources tell the size of their row groups."""
+"""What "auto" means where a dataset does not tell which blocks are cheap to read."""
 
 # What the keys of one pass are for. The numbers are part of the order: never change or reuse one.
 _SHARDS, _BLOCKS, _TAILS, _INSIDE, _TAIL_PLACE = range(5)
 
 
-def block_size_of(block_size: BlockSize) -> int | None:
-    """The number of samples in a block: "auto" is 256, "global" 1.
+def block_size_of(block_size: BlockSize, where: str = "") -> int | None:
+    """The number of samples in a block: "auto" is 256, "global" 1; `where` says in an error whose it is.
 
     >>> block_size_of("global")
     1
@@ -54,7 +54,7 @@ def block_size_of(block_size: BlockSize) -> int | None:
     number = index(given) if isinstance(given, SupportsIndex) and not isinstance(given, bool) else 0
     if number < 1:
         raise ConfigurationError(
-            f'shuffle_block_size={block_size!r}: give a number of samples from 1, "auto", "global" or None.'
+            f'shuffle_block_size{where}={block_size!r}: give a number of samples from 1, "auto", "global" or None.'
         )
     return number
 

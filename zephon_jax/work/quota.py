@@ -35,7 +35,7 @@ MAX_TOTAL = 2**48
 """The largest sum of weights; as many samples as a dataset may have, so that weights by size are always exact."""
 
 
-def integer_weights(weights: Sequence[float]) -> tuple[int, ...]:
+def integer_weights(weights: Sequence[float | Fraction]) -> tuple[int, ...]:
     """The smallest integers in the ratio of `weights`; floats count as the decimals they print as.
 
     A sum above 2**48 is scaled down to it, by largest remainder and with at least 1 each.
@@ -81,7 +81,7 @@ class Quota:
     5
     """
 
-    def __init__(self, weights: Sequence[float]):
+    def __init__(self, weights: Sequence[float | Fraction]):
         if not len(weights) or not all(0 < weight < float("inf") for weight in weights):
             raise ConfigurationError(f"weights must be positive, finite numbers, at least one; got {list(weights)}")
         self.weights = integer_weights(weights)
