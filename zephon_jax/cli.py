@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from zephon_jax.demo.run import add_arguments as add_demo_arguments
 from zephon_jax.demo.run import run_from as run_demo
+from zephon_jax.errors import ZephonError
 from zephon_jax.inspection import add_arguments as add_inspect_arguments
 from zephon_jax.inspection import run_from as run_inspect
+from zephon_jax.sources.ahead import add_arguments as add_index_arguments
+from zephon_jax.sources.ahead import build as build_indexes
 
 __all__ = ["main"]
 
@@ -32,8 +36,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_inspect_arguments(inspect)
     inspect.set_defaults(command=run_inspect)
+    index = commands.add_parser(
+        "index",
+        help="build the indexes of datasets ahead of a run",
+        description="Reads datasets once and keeps what is known of each file, so that runs start without reading them.",
+    )
+    add_index_arguments(index)
+    index.set_defaults(command=run_index)
     arguments = parser.parse_args(argv)
     return arguments.command(arguments)
+
+
+def run_index(arguments: argparse.Namespace) -> int:
+    """Print what was built; 2 if something cannot be read or written."""
+    try:
+        for line in build_indexes(arguments):
+            print(line, flush=True)
+    except ZephonError as error:
+        print(f"zephon-jax index: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ class Shard(NamedTuple):
 
 
 class Source(Protocol):
-    """Reads samples by shard and index; any number of threads may call `read` at once."""
+    """Reads samples by shard and index; any number of threads may call `read` at once.
+
+    It may have a `block_hint` as well, see `Dataset.block_hint`.
+    """
 
     @property
     def shards(self) -> Sequence[Shard]: ...
@@ -91,13 +94,14 @@ class Dataset:
         format: str | None = None,
         fields: Sequence[str] | None = None,
     ) -> Dataset:
-        """Samples of files: a path, a folder, a glob, or a list of these.
+        """Samples of files: a path, a folder, a glob, a URL of object storage, or a list of these.
 
         Args:
             name: The dataset's name in mixtures, errors and checkpoints.
-            paths: `.jsonl` files. Files of a folder or glob come in sorted order, without hidden ones.
-            format: "jsonl", for files whose suffix does not tell.
-            fields: Only these fields of each sample.
+            paths: Of one format: `.jsonl` (also `.gz`, `.zst`), `.parquet`, `.arrayrecord`, `.zarr`, or a folder of
+                `datasets.save_to_disk`. Files of a folder or glob come in sorted order, without hidden ones.
+            format: "jsonl", "parquet", "arrayrecord", "zarr" or "arrow", for files whose suffix does not tell.
+            fields: Only these fields of each sample; only they are read where the format allows it.
 
         Raises:
             ConfigurationError: No file matches, a file is missing, the format is unknown, or no sample has a field.
@@ -110,6 +114,8 @@ class Dataset:
     @staticmethod
     def from_source(name: str, source: RandomAccess, *, fingerprint: str | None = None) -> Dataset:
         """Samples of anything with `__len__` and `__getitem__(int)`, read by several threads at once.
+
+        If it has `__getitems__(list of int)` as well, it is asked for many samples at a time.
 
         `fingerprint` identifies the content in checkpoints. Left out, the length and 16 samples spread over the source
         are hashed, which misses changes elsewhere.
@@ -142,6 +148,11 @@ class Dataset:
         for shard in self._shards:
             digest.update(f"{shard.num_samples} {shard.fingerprint}\n".encode())
         return digest.hexdigest()
+
+    @property
+    def block_hint(self) -> int | None:
+        """How many consecutive samples are cheapest to read together: those of a row group, say. None if it does not matter."""
+        return getattr(self._source, "block_hint", None)
 
     def _shard(self, span: _Span) -> Shard:
         whole = self._source.shards[span.shard]
@@ -214,3 +225,10 @@ def check_fields(fields: Sequence[str] | None, seen: Mapping[str, Any], where: s
     """Refuse a projection onto a field that the first sample lacks."""
     if fields is not None and (missing := [f for f in fields if f not in seen]):
         raise ConfigurationError(f"{where}: no field {missing}; the first sample has {sorted(seen)}")
+
+
+def fingerprint_with_fields(digest: str, fields: Sequence[str] | None) -> str:
+    """A shard's fingerprint: other fields of a file are other samples."""
+    if fields is None:
+        return digest
+    return hashlib.blake2b(f"{digest} {sorted(fields)}".encode(), digest_size=16).hexdigest()

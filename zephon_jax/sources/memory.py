@@ -1,4 +1,7 @@
-"""Samples of a Python object with `__len__` and `__getitem__(int)`."""
+"""Samples of a Python object with `__len__` and `__getitem__(int)`; with `__getitems__(list)`, read in batches by that.
+
+Grain's sources of ArrayRecord files and torch's map-style datasets have the latter, and are several times as fast by it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _SAMPLES_HASHED = 16
 
 
 class MemorySource:
-    """One shard; a sample is read by indexing."""
+    """One shard; a sample is read by indexing, or many at once where the object offers it."""
 
     def __init__(self, name: str, source: RandomAccess, fingerprint: str | None):
         n = len(source)
@@ -33,8 +36,22 @@ class MemorySource:
         return self._shards
 
     def read(self, shard: int, samples: Int64s) -> ReadResult:
-        values = [self._get(i) for i in samples.tolist()]
-        return columns_from_rows(as_rows(values)), {}
+        return columns_from_rows(as_rows(self._get_all(samples.tolist()))), {}
+
+    def _get_all(self, indices: list[int]) -> Sequence[Any]:
+        get = getattr(self._source, "__getitems__", None)
+        if get is None or len(indices) < 2:
+            return [self._get(i) for i in indices]
+        try:
+            values: Sequence[Any] = get(indices)
+        except Exception:
+            return [self._get(i) for i in indices]  # one of them, whose number the error is to name
+        if len(values) != len(indices):
+            raise DataError(
+                f"dataset {self._name!r}: __getitems__ was asked for {len(indices)} samples and returned {len(values)}",
+                path=self._name, shard=0, record=indices[0],
+            )  # fmt: skip
+        return values
 
     def _get(self, i: int) -> Any:
         try:
