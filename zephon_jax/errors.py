@@ -67,11 +67,11 @@ class CheckpointMismatch(ZephonError):
 
 
 class AggregationTimeout(ZephonError):
-    """Not every rank took part in a checkpoint in time; the message names the missing ranks and lanes."""
+    """Not every process took part in time, in a checkpoint or at the end of the data; the message names ranks and lanes."""
 
 
 class AggregationFailed(ZephonError):
-    """A checkpoint round was decided as failed; every rank of it raises this, with the same text."""
+    """A checkpoint round was decided as failed, or another process failed; every rank raises this, with the same text."""
 
 
 class WorkerError(ZephonError):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zephon_jax.checkpoint.marks import DatasetMark, shard_digests
 from zephon_jax.emit.iterator import PipelineIterator
-from zephon_jax.emit.rows import HostRound, rounds_of
+from zephon_jax.emit.rows import HostRound
+from zephon_jax.emit.start import step_iterator
+from zephon_jax.emit.topology import alone
 from zephon_jax.engine.engine import Engine
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.lanes import lanes_of_group
@@ -334,67 +336,75 @@ class Pipeline:
             plan, self._marks(), lanes, _cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch
         )
 
-    def steps(self) -> PipelineIterator:
+    def steps(self, *, end: Literal["drop", "pad"] = "drop") -> PipelineIterator:
         """Whole steps on the host, without a sharding: NumPy arrays of all lanes' rows, for looking at what comes."""
         plan = self._checked_plan()
         if plan.rows_per_lane is None:
             raise ConfigurationError("steps() needs a batch() in the pipeline")
-        return self._by_round(plan, range(plan.lanes), _as_joined, None, None)
+        topology, ahead = alone(range(plan.lanes)), plan.options.prefetch
+        return step_iterator(plan, self._marks(), _cpus(), topology, _as_joined, prefetch=ahead, dtypes=None, end=end)
 
     def to_local(
         self,
         sharding: NamedSharding | Mapping[str, NamedSharding],
         *,
+        end: Literal["drop", "pad"] = "drop",
         dtypes: Mapping[str, Any] | None = None,
         prefetch: int | None = None,
     ) -> PipelineIterator:
-        """This process's rows of each global batch, as NumPy arrays: what a loader that makes its own arrays expects."""
-        from zephon_jax.emit.sharding import local_batch, owned_lanes
+        """This process's rows of each global batch, as NumPy arrays: what a loader that makes its own arrays expects.
+
+        They are the rows that its devices hold under `sharding`, ascending; the arguments are those of `to_global`.
+        """
+        from zephon_jax.emit.sharding import local_batch, placement_of
 
         plan = self._checked_plan()
-        return self._by_round(plan, owned_lanes(plan, sharding), local_batch(dtypes or {}), prefetch, dtypes)
+        place = placement_of(plan, sharding, end)
+        finish, ahead = local_batch(dtypes or {}, place), self._ahead(prefetch)
+        return step_iterator(
+            plan, self._marks(), _cpus(), place.topology, finish, prefetch=ahead, dtypes=dtypes, end=end
+        )
 
     def to_global(
         self,
         sharding: NamedSharding | Mapping[str, NamedSharding],
         *,
+        accumulate: int | None = None,
+        end: Literal["drop", "pad"] = "drop",
         dtypes: Mapping[str, Any] | None = None,
         prefetch: int | None = None,
     ) -> PipelineIterator:
         """Dicts of global `jax.Array`s, one per step, made ahead of the consumer; all lanes stop after the same step.
 
+        Call it on every process, with a mesh over the devices of all; each makes the rows that its own devices hold.
+
         Args:
             sharding: One NamedSharding, whose spec is cut to each leaf's rank, or one per field. The first axis of every
                 leaf is the batch axis; other axes may be sharded too.
+            accumulate: So many batches as one step, of shape (accumulate, rows, ...) with the spec P(None, *spec): slice a
+                of step t is batch t * accumulate + a.
+            end: Of finite data: "drop", after the last step that all lanes fill; or "pad", once every lane has ended, with
+                zeros for rows that are lacking, and a bool field `row_valid` of shape (rows,) in every step.
             dtypes: Field → dtype, cast on the host. Left out, int64 becomes int32 (range checked) and float64 float32.
             prefetch: Steps made ahead; by default the pipeline's.
 
         Raises:
             ConfigurationError: The sizes do not fit the mesh; the message lists those that do.
         """
-        from zephon_jax.emit.sharding import device_batch, owned_lanes
+        from zephon_jax.emit.sharding import device_batch, placement_of
 
         plan = self._checked_plan()
-        return self._by_round(plan, owned_lanes(plan, sharding), device_batch(sharding, dtypes or {}), prefetch, dtypes)
+        place = placement_of(plan, sharding, end)
+        if accumulate is not None:
+            accumulate = checked_int("to_global", "accumulate", accumulate, 1)
+        finish, ahead = device_batch(sharding, dtypes or {}, place, accumulate), self._ahead(prefetch)
+        return step_iterator(
+            plan, self._marks(), _cpus(), place.topology, finish, prefetch=ahead, dtypes=dtypes, end=end,
+            accumulate=accumulate,
+        )  # fmt: skip
 
-    def _by_round(
-        self,
-        plan: Plan,
-        lanes: Sequence[int],
-        finish: Callable[[HostRound], Any],
-        prefetch: int | None,
-        dtypes: Mapping[str, Any] | None,
-    ) -> PipelineIterator:
-        ahead = plan.options.prefetch if prefetch is None else checked_int("to_global", "prefetch", prefetch, 1)
-        return PipelineIterator(
-            plan,
-            self._marks(),
-            lanes,
-            _cpus(),
-            lambda engine: rounds_of(engine, finish, dtypes),
-            by_round=True,
-            prefetch=ahead,
-        )
+    def _ahead(self, prefetch: int | None) -> int:
+        return self.settings.prefetch if prefetch is None else checked_int("to_global", "prefetch", prefetch, 1)
 
     # -- checks ----------------------------------------------------------------------------------------------------
     def _plan(self) -> Plan:

@@ -6,18 +6,21 @@ what the consumer has, wherever the producers are, and `checkpoint()` only reads
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+from zephon_jax.checkpoint.aggregate import Aggregation
 from zephon_jax.checkpoint.agree import require_same_pipeline
 from zephon_jax.checkpoint.codec import plain_values, state_from_plain, state_to_plain
 from zephon_jax.checkpoint.marks import DatasetMark
 from zephon_jax.checkpoint.schema import PipelineState
 from zephon_jax.emit.pump import Pump
+from zephon_jax.emit.topology import Topology, alone
 from zephon_jax.engine.engine import Delivery, Engine
 from zephon_jax.engine.fingerprint import combine, to_hex
 from zephon_jax.engine.provenance import Contribution, contributions
@@ -81,9 +84,13 @@ class PipelineIterator(Iterator[Any]):
         *,
         by_round: bool,
         prefetch: int,
+        topology: Topology | None = None,
+        rounds_per_step: int = 1,
     ):
         self._plan, self._datasets, self._by_round = plan, tuple(datasets), by_round
         self._lanes, self._prefetch = list(lanes), prefetch
+        self._topology = alone(lanes) if topology is None else topology
+        self._rounds_per_step = rounds_per_step
         self._engine = Engine(plan, lanes, cpus)
         self._make = batches
         self._deliveries: Iterator[Delivery] | None = None
@@ -93,6 +100,15 @@ class PipelineIterator(Iterator[Any]):
         self._host: dict[str, Any] = {}
         self._last: Sequence[tuple[int, Receipt]] = ()
         self._finalizer = weakref.finalize(self, _shut_down, self._pumps, self._engine)
+        place = self._topology
+        self.aggregation = Aggregation(
+            plan.options,
+            process=place.process,
+            processes=place.processes,
+            lanes=self._lanes,
+            total=plan.lanes,
+            producers=place.producers,
+        )
 
     # -- iterating -------------------------------------------------------------------------------------------------
     def __iter__(self) -> Self:
@@ -126,13 +142,15 @@ class PipelineIterator(Iterator[Any]):
 
         Each is `(dataset, shard, sample_idx, start, stop)`: tokens start to stop of that sample; stop is None where no
         operator has counted tokens. Rows of this process only, numbered as in the global batch (lane l has rows
-        [l·R, (l + 1)·R)). Empty before the first batch.
+        [l·R, (l + 1)·R); with `accumulate` slice after slice). Empty before the first batch.
         """
         out: dict[int, list[Contribution]] = {}
-        datasets = self._plan.work.datasets_by_id
+        datasets, size = self._plan.work.datasets_by_id, self._plan.rows_per_lane or 1
+        seen: dict[int, int] = {}  # per lane the rounds of this step so far: with accumulate there are several
         for lane, receipt in self._last:
             if receipt.rows is not None:
-                first = lane * (self._plan.rows_per_lane or 1)
+                first = seen.get(lane, 0) * self._plan.lanes * size + lane * size
+                seen[lane] = seen.get(lane, 0) + 1
                 rows = contributions(receipt.rows, self._engine.books[lane].work_of, datasets)
                 out.update(enumerate(rows, first))
         return out
@@ -188,9 +206,12 @@ class PipelineIterator(Iterator[Any]):
 
     @property
     def step(self) -> int:
-        """Steps delivered since the start of the stream, resumes included."""
+        """Steps delivered since the start of the stream, resumes included.
+
+        With `accumulate=A` a step is A rounds of the lanes.
+        """
         rounds = [books.rounds for books in self._engine.books.values()]
-        return min(rounds, default=0) if self._by_round else sum(rounds)
+        return min(rounds, default=0) // self._rounds_per_step if self._by_round else sum(rounds)
 
     def host(self) -> dict[str, Any]:
         """Fields of the last batch that cannot be device arrays: str, bytes, ragged; object arrays of shape (rows,)."""
@@ -200,6 +221,7 @@ class PipelineIterator(Iterator[Any]):
         """Stop the threads and drop what was made ahead. Checkpoints can still be taken."""
         self._closed = True
         self._finalizer()
+        self.aggregation.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,21 +229,26 @@ class PipelineIterator(Iterator[Any]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:  # not an orderly end: others may still need what is left of the last round
+            self._closed = True
+            self._finalizer()
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
     def checkpoint(self) -> dict[str, Any]:
-        """The state of the cut: plain values that msgpack can carry, covering every lane.
+        """The state of the cut: plain values that msgpack can carry, covering every lane of every process.
+
+        With several processes it is a round that all of them take part in, after the same step; all get the same state.
 
         Raises:
-            ConfigurationError: This process does not produce all lanes.
+            AggregationTimeout: Processes were missing when the time was up; they are named, with their lanes.
+            AggregationFailed: A process failed, or processes disagree; all raise the same text.
+            ConfigurationError: This process does not produce all lanes, and nothing says who produces the others.
         """
-        missing = sorted(set(range(self._plan.lanes)) - set(self._lanes))
-        if missing:
-            raise ConfigurationError(
-                f"checkpoint() must cover all {self._plan.lanes} lanes, but this process produces {self._lanes}; "
-                "get_state() gives the state of these alone"
-            )
+        if self.aggregation.together():
+            return self.aggregation.checkpoint(self.get_state, self.step)
+        self.aggregation.require_alone("checkpoint()")
         return self.get_state()
 
     def get_state(self) -> dict[str, Any]:
@@ -237,6 +264,10 @@ class PipelineIterator(Iterator[Any]):
             CheckpointMismatch: The state is of another pipeline, or broken; nothing has changed then.
             ConfigurationError: The iterator was used or restored before.
         """
+        self.prepare_restore(state)()
+
+    def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """All checks of `restore`; what is returned does it. Nothing has changed until then."""
         if self._restored or self._deliveries is not None or self._finished or self._closed:
             was = "restored" if self._restored else "closed" if self._closed else "used"
             raise ConfigurationError(
@@ -262,12 +293,40 @@ class PipelineIterator(Iterator[Any]):
                 f"this state was taken by iter() in the middle of a round (rounds per lane from {min(rounds)} to {max(rounds)}); "
                 "to_local and to_global need a state in which all lanes have delivered equally many"
             )
+        return lambda: self._restore(parsed)
+
+    def _restore(self, parsed: PipelineState) -> None:
         self._engine.restore(parsed.lanes)
         self._restored = True
-        if plan.options.executor != "inline":
+        if self._plan.options.executor != "inline":
             self._deliveries = self._start()  # the replay runs while the caller restores the model
 
     set_state = restore
+
+    async def save(self, directory: Any) -> Awaitable[None]:
+        """For Orbax v1, whose `save_checkpointables(step, {"data": it})` takes the iterator itself.
+
+        The state is captured, and agreed on with the other processes, before this returns; the rest runs in the background.
+        """
+        from zephon_jax.checkpoint.item import begin_save, write_save
+
+        captured = begin_save(self)
+
+        async def written() -> None:
+            await asyncio.to_thread(write_save, captured, await directory.await_creation())
+
+        return written()
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """For Orbax v1, whose `load_checkpointables(step, {"data": it})` takes a fresh iterator."""
+        from zephon_jax.checkpoint.item import restore_item
+
+        restore_item(directory, self)
+
+        async def done() -> None:
+            return None
+
+        return done()
 
     def _shard_names(self, position: int) -> list[str]:
         datasets = self._plan.work.datasets_by_id

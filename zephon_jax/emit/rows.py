@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_jax.engine.engine import Delivery, Engine
-from zephon_jax.errors import DataError
+from zephon_jax.engine.engine import Delivery, LaneBatch
+from zephon_jax.errors import ConfigurationError, DataError
 
-__all__ = ["HostRound", "join_lanes", "rounds_of"]
+__all__ = ["ROW_VALID", "HostRound", "Padder", "accumulated", "finished", "join_lanes"]
 
 HostRound = tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
 """Fields that can be device arrays, and those that cannot (object arrays), each of shape (rows, ...)."""
 
+ROW_VALID = "row_valid"
+"""With `end="pad"`: bool of shape (rows,), False for rows that were made up to fill the last steps."""
 
-def join_lanes(batches: Sequence[dict[str, NDArray[Any]]], dtypes: Mapping[str, Any] | None = None) -> HostRound:
+
+def join_lanes(batches: Sequence[Mapping[str, NDArray[Any]]], dtypes: Mapping[str, Any] | None = None) -> HostRound:
     """Lane after lane in fresh arrays: lane l's rows are [l·R, (l + 1)·R) of those produced here (rule O5).
 
     A field is an array if all rows have one shape and one dtype, or one that `dtypes` gives; else it is kept apart, as an
@@ -63,13 +66,95 @@ def _as_objects(part: NDArray[Any] | None, n: int) -> NDArray[Any]:
     return out
 
 
-def rounds_of(
-    engine: Engine, finish: Callable[[HostRound], Any], dtypes: Mapping[str, Any] | None = None
+class Padder:
+    """Fills lanes that have ended up to R rows, and says in `row_valid` which rows are real.
+
+    It remembers what a field looks like, for the steps in which no lane of this process has a row left.
+    """
+
+    def __init__(self, rows_per_lane: int):
+        self._rows = rows_per_lane
+        self._looks: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+
+    def __call__(self, batches: Sequence[LaneBatch]) -> list[Mapping[str, NDArray[Any]]]:
+        """Every lane with R rows; `None` is a lane that has none left."""
+        for batch in batches:
+            for name, values in (batch or {}).items():
+                self._looks.setdefault(name, (values.dtype, values.shape[1:]))
+        if not self._looks:
+            raise DataError(
+                "end='pad' has steps to fill, but not one row of this process's lanes came out, so that it is not known what "
+                "a row looks like; use fewer lanes, or end='drop'"
+            )
+        return [self._filled(batch or {}) for batch in batches]
+
+    def _filled(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        if ROW_VALID in batch:
+            raise ConfigurationError(f"the field {ROW_VALID!r} is made by end='pad'; rename yours in a map")
+        n = len(next(iter(batch.values()), ()))
+        valid = np.arange(self._rows) < n
+        if n == self._rows:
+            return {**batch, ROW_VALID: valid}
+        out: dict[str, NDArray[Any]] = {}
+        for name, (dtype, shape) in self._looks.items():
+            given = batch.get(name)
+            if given is not None:
+                dtype, shape = given.dtype, given.shape[1:]
+            filled = np.full(self._rows, None, object) if dtype.kind == "O" else np.zeros((self._rows, *shape), dtype)
+            if given is not None:
+                filled[:n] = given
+            out[name] = filled
+        return {**out, ROW_VALID: valid}
+
+
+def finished(
+    rounds: Iterable[Delivery],
+    finish: Callable[[HostRound], Any],
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    padder: Padder | None = None,
+    accumulate: int | None = None,
 ) -> Iterator[Delivery]:
-    """The engine's rounds, each joined and finished; receipts pass."""
-    for delivery in engine.rounds():
-        yield (
-            delivery
-            if delivery.batch is None
-            else Delivery(finish(join_lanes(delivery.batch, dtypes)), delivery.receipts)
-        )
+    """The engine's rounds, each padded, joined and finished; with `accumulate`, so many at a time. Receipts pass."""
+    held: list[tuple[HostRound, Delivery]] = []
+    for delivery in rounds:
+        if delivery.batch is None:
+            yield delivery
+            continue
+        joined = join_lanes(delivery.batch if padder is None else padder(delivery.batch), dtypes)
+        if accumulate is None:
+            yield delivery._replace(batch=finish(joined))
+            continue
+        held.append((joined, delivery))
+        if len(held) == accumulate:
+            yield _joined(held, finish)
+            held = []
+    if held and padder is not None and accumulate is not None:  # the last step is filled up, as everywhere
+        last = held[-1][1]
+        lanes = sorted({*(lane for lane, _ in last.receipts), *last.padded})
+        for _ in range(accumulate - len(held)):
+            held.append((join_lanes(padder([None] * len(lanes)), dtypes), Delivery(None, (), lanes)))
+        yield _joined(held, finish)
+
+
+def _joined(held: Sequence[tuple[HostRound, Delivery]], finish: Callable[[HostRound], Any]) -> Delivery:
+    return Delivery(
+        finish(accumulated([joined for joined, _ in held])),
+        [receipt for _, one in held for receipt in one.receipts],
+        [lane for _, one in held for lane in one.padded],
+    )
+
+
+def accumulated(rounds: Sequence[HostRound]) -> HostRound:
+    """Several rounds as one, with an axis for them in front: (A, rows, ...)."""
+    arrays: dict[str, NDArray[Any]] = {}
+    host: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys(name for arrays_, host_ in rounds for name in (*arrays_, *host_)):
+        parts = [arrays_.get(name, host_.get(name)) for arrays_, host_ in rounds]
+        whole = [p for p in parts if p is not None]
+        if len(whole) == len(rounds) and len({(p.dtype, p.shape) for p in whole}) == 1 and whole[0].dtype != object:
+            arrays[name] = np.stack(whole)
+        else:
+            n = len(whole[0])
+            host[name] = np.stack([_as_objects(p, n) for p in parts])
+    return arrays, host

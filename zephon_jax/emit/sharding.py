@@ -7,7 +7,8 @@ handles every layout and was the fastest of the ways measured; nothing here runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,11 +17,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from zephon_jax.emit.rows import HostRound
+from zephon_jax.emit.topology import Topology
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.lanes import divisors, lanes_of_rows, nearest_multiples
 from zephon_jax.plan.compile import Plan
 
-__all__ = ["Shardings", "check_topology", "device_batch", "leaf_sharding", "local_batch", "owned_lanes"]
+__all__ = [
+    "Placement",
+    "Shardings",
+    "check_batch",
+    "checked_leaf",
+    "device_batch",
+    "leaf_sharding",
+    "local_batch",
+    "placement_of",
+]
 
 Shardings = NamedSharding | Mapping[str, NamedSharding]
 
@@ -62,20 +73,25 @@ def _parts(sharding: NamedSharding, axis: int) -> int:
     return int(np.prod([sharding.mesh.shape[n] for n in names], dtype=np.int64))
 
 
-def check_topology(plan: Plan, shardings: Shardings) -> int:
+def check_batch(plan: Plan, shardings: Shardings, end: str) -> int:
     """The rows of a global batch, after every check that needs no data."""
     if plan.batch is None or plan.rows_per_lane is None:
         raise ConfigurationError("to_local and to_global need a batch() in the pipeline")
-    if not plan.batch.drop_last:
+    if end not in ("drop", "pad"):
+        raise ConfigurationError(f"end={end!r} must be 'drop' or 'pad'")
+    if not plan.batch.drop_last and end == "drop":
         raise ConfigurationError(
-            "batch(drop_last=False) gives a last step of another shape; to_local and to_global need drop_last=True"
+            "batch(drop_last=False) gives a last step of another shape; to_local and to_global need drop_last=True, or "
+            "end='pad', which fills it"
         )
     if plan.options.dp_degree is not None:
         raise ConfigurationError(
             "options(dp_degree=, dp_group_id=) contradict a sharding, from which lanes follow; leave them out"
         )
-    if jax.process_count() > 1:
-        raise ConfigurationError(f"this version feeds one process; jax.process_count() is {jax.process_count()}")
+    for option, here in (("world_size", jax.process_count()), ("global_rank", jax.process_index())):
+        given = getattr(plan.options, option, None)
+        if given not in (None, here):
+            raise ConfigurationError(f"options({option}={given}) contradicts jax, which says {here}; leave it out")
     sharding = batch_sharding(shardings)
     rows, parts = plan.lanes * plan.rows_per_lane, _parts(sharding, 0)
     if rows % parts:
@@ -87,15 +103,58 @@ def check_topology(plan: Plan, shardings: Shardings) -> int:
     return rows
 
 
-def owned_lanes(plan: Plan, shardings: Shardings) -> list[int]:
-    """The lanes whose rows this process's devices need."""
-    rows = check_topology(plan, shardings)
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which rows of the global batch are where.
+
+    `rows`: of the global batch. `topology`: who produces which lanes, which follows from who holds which rows. `spans`:
+    the rows [start, stop) that this process's devices hold, merged, ascending. `rows_per_lane`: R.
+    """
+
+    rows: int
+    rows_per_lane: int
+    topology: Topology
+    spans: tuple[tuple[int, int], ...]
+
+    def local(self, start: int, stop: int) -> slice:
+        """Where rows of the global batch that this process holds stand among those of its lanes."""
+        lane, within = divmod(start, self.rows_per_lane)
+        first = self.topology.lanes.index(lane) * self.rows_per_lane + within
+        return slice(first, first + stop - start)
+
+
+def placement_of(plan: Plan, shardings: Shardings, end: str = "drop") -> Placement:
+    """From the sharding's device map, without communication."""
+    rows = check_batch(plan, shardings, end)
     assert plan.rows_per_lane is not None
     sharding = batch_sharding(shardings)
     rows_only = NamedSharding(sharding.mesh, PartitionSpec(_axis(sharding, 0)))
-    index = rows_only.addressable_devices_indices_map((rows,))
-    spans = {(s[0].start or 0, rows if s[0].stop is None else s[0].stop) for s in index.values() if s is not None}
-    return lanes_of_rows(spans, plan.rows_per_lane)
+    held: dict[int, set[tuple[int, int]]] = {}
+    for device, index in rows_only.devices_indices_map((rows,)).items():
+        span = (index[0].start or 0, rows if index[0].stop is None else index[0].stop)
+        held.setdefault(device.process_index, set()).add(span)
+    here = jax.process_index()
+    if here not in held:
+        raise ConfigurationError(
+            f"process {here} has no device in the mesh {dict(sharding.mesh.shape)}, so it has no rows to produce; make the mesh "
+            "of devices of all processes"
+        )
+    lanes = {process: lanes_of_rows(spans, plan.rows_per_lane) for process, spans in held.items()}
+    producers: dict[int, tuple[int, ...]] = {
+        lane: tuple(sorted(p for p, own in lanes.items() if lane in own)) for lane in range(plan.lanes)
+    }
+    topology = Topology(here, jax.process_count(), tuple(lanes[here]), producers)
+    return Placement(rows, plan.rows_per_lane, topology, _merged(held[here]))
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    out: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(stop, out[-1][1]))
+        else:
+            out.append((start, stop))
+    return tuple(out)
 
 
 def leaf_sharding(shardings: Shardings, name: str, rank: int) -> NamedSharding:
@@ -125,32 +184,54 @@ def cast(name: str, values: NDArray[Any], dtypes: Mapping[str, Any]) -> NDArray[
     return values.astype(wanted)
 
 
-def local_batch(dtypes: Mapping[str, Any]) -> Callable[[HostRound], Any]:
-    """Finishes a round for `to_local`: NumPy arrays of this process's rows."""
+def local_batch(dtypes: Mapping[str, Any], placement: Placement) -> Callable[[HostRound], Any]:
+    """Finishes a round for `to_local`: NumPy arrays of the rows that this process's devices hold, ascending."""
+    index = np.concatenate([np.r_[placement.local(a, b)] for a, b in placement.spans])
+    everything = len(index) == len(placement.topology.lanes) * placement.rows_per_lane
 
     def finish(joined: HostRound) -> Any:
         arrays, host = joined
-        return {name: cast(name, values, dtypes) for name, values in arrays.items()}, host
+        made = {name: cast(name, values, dtypes) for name, values in arrays.items()}
+        return (made if everything else {name: values[index] for name, values in made.items()}), host
 
     return finish
 
 
-def device_batch(shardings: Shardings, dtypes: Mapping[str, Any]) -> Callable[[HostRound], Any]:
-    """Finishes a round for `to_global`: a dict of global arrays."""
+def device_batch(
+    shardings: Shardings, dtypes: Mapping[str, Any], placement: Placement, accumulate: int | None = None
+) -> Callable[[HostRound], Any]:
+    """Finishes a round for `to_global`: a dict of global arrays, with an axis of `accumulate` rounds in front if given."""
+    leading = 0 if accumulate is None else 1
 
     def finish(joined: HostRound) -> Any:
         arrays, host = joined
-        return {name: _to_device(name, cast(name, values, dtypes), shardings) for name, values in arrays.items()}, host
+        made = {name: cast(name, values, dtypes) for name, values in arrays.items()}
+        return {name: _to_device(name, v, shardings, placement, leading) for name, v in made.items()}, host
 
     return finish
 
 
-def _to_device(name: str, values: NDArray[Any], shardings: Shardings) -> jax.Array:
-    sharding = leaf_sharding(shardings, name, values.ndim)
-    for axis in range(1, values.ndim):
-        if values.shape[axis] % (parts := _parts(sharding, axis)):
+def _to_device(name: str, values: NDArray[Any], shardings: Shardings, placement: Placement, leading: int) -> jax.Array:
+    sharding = checked_leaf(shardings, name, values.shape[leading:])
+    if leading:
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+    shape = (*values.shape[:leading], placement.rows, *values.shape[leading + 1 :])
+
+    def local(index: Any) -> NDArray[Any]:  # a slice per axis
+        rows = index[leading]
+        start, stop = rows.start or 0, placement.rows if rows.stop is None else rows.stop
+        return values[(*index[:leading], placement.local(start, stop), *index[leading + 1 :])]
+
+    return jax.make_array_from_callback(shape, sharding, local)
+
+
+def checked_leaf(shardings: Shardings, name: str, shape: tuple[int, ...]) -> NamedSharding:
+    """The sharding of a leaf whose rows have this shape behind the batch axis; all its axes must divide."""
+    sharding = leaf_sharding(shardings, name, len(shape))
+    for axis in range(1, len(shape)):
+        if shape[axis] % (parts := _parts(sharding, axis)):
             raise ConfigurationError(
-                f"the field {name!r} of shape {values.shape} cannot be split over the {parts} shards of axis {axis} "
-                f"({_axis(sharding, axis)!r}); the nearest lengths that work are {nearest_multiples(values.shape[axis], parts)}"
+                f"the field {name!r} of shape {shape} cannot be split over the {parts} shards of axis {axis} "
+                f"({_axis(sharding, axis)!r}); the nearest lengths that work are {nearest_multiples(shape[axis], parts)}"
             )
-    return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+    return sharding

@@ -31,4 +31,4 @@ class Topology:
 
 def alone(lanes: Sequence[int]) -> Topology:
     """The only process there is."""
-    return Topology(0, 1, tuple(lanes), {lane: (0,) for lane in lanes})
+    return Topology(0, 1, tuple(lanes), dict.fromkeys(lanes, (0,)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from zephon_jax.checkpoint.codec import require_plain
 from zephon_jax.checkpoint.schema import LaneSnapshot
@@ -22,14 +22,22 @@ from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.explain import stage_window, worker_count
 from zephon_jax.runners.ordered import map_inline, map_ordered, map_unordered
 
-__all__ = ["Delivery", "Engine"]
+__all__ = ["Delivery", "Engine", "LaneBatch"]
+
+
+LaneBatch: TypeAlias = HostBatch | None
+"""One lane's rows of a step; None if it has none left."""
 
 
 class Delivery(NamedTuple):
-    """What one step of the engine produced: `batch` is None for receipts that settle without a batch."""
+    """What one step of the engine produced: `batch` is None for receipts that settle without a batch.
+
+    `padded`: lanes that had ended and count a round all the same, so that all lanes stand at the same step.
+    """
 
     batch: Any
     receipts: Sequence[tuple[int, Receipt]]
+    padded: Sequence[int] = ()
 
 
 class Engine:
@@ -46,6 +54,9 @@ class Engine:
         self._workers = worker_count(plan, cpus)
         self._pool: ThreadPoolExecutor | None = None
         self._stop = threading.Event()
+        self.ended: dict[int, int] = {}  # lane → the rounds that it had; written by the thread that produces
+        self._produced: dict[int, int] = {}
+        self._start_rounds: dict[int, int] = {}
 
     def _new_books(self, lane: int, snapshot: LaneSnapshot | None) -> LaneBooks:
         source, plan = self._sources[lane].state_dict(), self._plan
@@ -67,12 +78,17 @@ class Engine:
         self._work, self._sources = work, sources
         self._snapshots = {lane: snapshots[lane] for lane in self._lanes}
         self._books = {lane: self._new_books(lane, snapshots[lane]) for lane in self._lanes}
+        self._start_rounds = {lane: snapshots[lane].rounds for lane in self._lanes}
 
     def settle(self, delivery: Delivery) -> None:
         """The consumer has it: the books may know."""
+        seen: set[int] = set()
         for lane, receipt in delivery.receipts:
             delivered = delivery.batch is not None and receipt.rows is not None
-            self._books[lane].settle(receipt, rounds=int(delivered))
+            self._books[lane].settle(receipt, rounds=int(delivered), more=lane in seen)
+            seen.add(lane)
+        for lane in delivery.padded:
+            self._books[lane].settle(Receipt(), rounds=1, more=lane in seen)
 
     # -- the producer's side ---------------------------------------------------------------------------------------
     def _measure(self) -> None:
@@ -120,19 +136,76 @@ class Engine:
         self._measure()
         chains = {lane: self._chain(lane) for lane in self._lanes}
         while True:
-            batches: list[HostBatch] = []
+            batches: list[LaneBatch] = []
             receipts: list[tuple[int, Receipt]] = []
             for lane, chain in chains.items():
-                for batch, receipt in chain:
-                    if batch is not None:
-                        batches.append(batch)
-                        receipts.append((lane, receipt))
-                        break
-                    # No row is involved, so it settles at once, also if the round never completes.
-                    yield Delivery(None, [(lane, receipt)])
-                else:
+                found = yield from self._next_of(lane, chain)
+                if found is None:
+                    self.ended[lane] = self._books_rounds(lane)
                     return
+                batches.append(found[0])
+                receipts.append((lane, found[1]))
+            self._count_round(chains)
             yield Delivery(batches, receipts)
+
+    def padded_rounds(self) -> Iterator[Delivery]:
+        """As `rounds`, without end: a lane that has ended gives None. The last batch of a lane may have fewer rows.
+
+        Whoever takes them knows when to stop: `ended` has the lanes that did, with the steps that they had.
+        """
+        self._measure()
+        chains = {lane: self._chain(lane) for lane in self._lanes}
+        while True:
+            batches: list[LaneBatch] = []
+            receipts: list[tuple[int, Receipt]] = []
+            padded: list[int] = []
+            for lane, chain in chains.items():
+                found = None
+                if lane not in self.ended:
+                    found = yield from self._next_of(lane, chain)
+                    if found is None:
+                        self.ended[lane] = self._books_rounds(lane)
+                batches.append(None if found is None else found[0])
+                if found is None:
+                    padded.append(lane)
+                else:
+                    receipts.append((lane, found[1]))
+            self._count_round(chain for chain in chains if chain not in self.ended)
+            yield Delivery(batches, receipts, padded)
+
+    @staticmethod
+    def _next_of(
+        lane: int, chain: Iterator[tuple[HostBatch | None, Receipt]]
+    ) -> Generator[Delivery, None, tuple[HostBatch, Receipt] | None]:
+        """Returns a lane's next batch, None at its end."""
+        for batch, receipt in chain:
+            if batch is not None:
+                return batch, receipt
+            # No row is involved, so it settles at once, also if the round never completes.
+            yield Delivery(None, [(lane, receipt)])
+        return None
+
+    def _books_rounds(self, lane: int) -> int:
+        """The rounds that a lane has produced since the start of its stream."""
+        return self._start_rounds.get(lane, 0) + self._produced.get(lane, 0)
+
+    def _count_round(self, lanes: Iterable[int]) -> None:
+        for lane in lanes:
+            self._produced[lane] = self._produced.get(lane, 0) + 1
+
+    def produced(self) -> dict[int, int]:
+        """Per owned lane the rounds produced since the start of its stream, delivered or not; for the thread that produces."""
+        return {lane: self._books_rounds(lane) for lane in self._lanes}
+
+    @property
+    def endless(self) -> bool:
+        """Whether no lane ever ends."""
+        return self._work.endless
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody waits for more."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """Tasks that have begun end at their next record; nobody waits for them any more."""

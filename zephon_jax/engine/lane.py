@@ -132,13 +132,14 @@ class LaneBooks:
             self._epochs[self._top // self.every].known.append(s.known)
 
     # -- receipts --------------------------------------------------------------------------------------------------
-    def settle(self, receipt: Receipt, *, rounds: int = 0) -> None:
-        """Apply what a delivery settles; `rounds` is 1 if it carried a batch."""
+    def settle(self, receipt: Receipt, *, rounds: int = 0, more: bool = False) -> None:
+        """Apply what a delivery settles; `rounds` is 1 if it carried a batch; `more`: of the same delivery as the last."""
         for chunk, work, source in receipt.admitted:
             self._admit(chunk, work, source)
         for known in receipt.known:
             self._epochs[int(known[CHUNK, 0]) // self.every].known.append(known)
-        self._leaving = {}
+        if not more:
+            self._leaving = {}
         touched: set[int] = set()
         for table in receipt.closed:
             touched |= self._finish(table)

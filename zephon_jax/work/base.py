@@ -91,6 +91,11 @@ class WorkSource(abc.ABC):
         return self
 
     @property
+    def endless(self) -> bool:
+        """Whether no lane ever ends: then processes need not agree on an end. `False` is always safe."""
+        return False
+
+    @property
     def mixture(self) -> Mapping[str, float] | None:
         """Dataset name → the weight that it is to have throughout, for `ensure_mixture`; `None` if there is no such."""
         return None

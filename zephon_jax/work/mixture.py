@@ -170,6 +170,11 @@ class StaticMixtureWorkSource(WorkSource):
         return dict(enumerate(self._datasets))
 
     @property
+    def endless(self) -> bool:
+        """Whether the draws never end; `False` while the means that decide about it are not known."""
+        return self._sequence is not None and self.num_draws is None
+
+    @property
     def mixture(self) -> Mapping[str, float] | None:
         """The weights by name; `None` for a schedule, whose weights change."""
         return (

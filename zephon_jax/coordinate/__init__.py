@@ -1,0 +1,1 @@
+"""Many processes agree: one checkpoint, one end."""
