@@ -10,7 +10,7 @@ import pytest
 from tests.processes.hosts import PIPELINES, assembled, launch
 from zephon_jax.checkpoint.codec import encode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 STEPS, CUT = 8, 5
 MESHES = {
@@ -38,7 +38,9 @@ def reference(name: str, lanes: int, rows: int, steps: int, **options):
     return out, states
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize(
+    ("processes", "devices"), [(2, 4), pytest.param(4, 2, marks=pytest.mark.long), pytest.param(8, 1, marks=pytest.mark.long)]
+)
 def test_global_arrays_are_the_same_on_any_mesh(tmp_path, processes, devices):
     """5 lanes of 40 rows: a count that no topology divides, so that lanes straddle processes."""
     meshes = MESHES if processes < 8 else {k: MESHES[k] for k in ("data", "two batch axes", "tensor over hosts")}
@@ -55,7 +57,7 @@ def test_global_arrays_are_the_same_on_any_mesh(tmp_path, processes, devices):
     jobs.append(
         {"pipeline": "pack", "lanes": 8, "rows": 40, "steps": 2, "accumulate": 2, **MESHES["data and sequence"]}
     )
-    results = launch(tmp_path, processes, devices, jobs)
+    results = launch(tmp_path, processes, devices, jobs, timeout_s=60 + 40 * processes)
     for number, job in enumerate(jobs):
         ours = [process[number] for process in results]
         steps, states = wanted[job["lanes"]]
@@ -87,7 +89,7 @@ def ends_of(lanes: int, rows: int, drop_last: bool) -> list[int]:
         return list(it.stats().rounds.values())
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)])
 def test_all_processes_stop_after_the_same_step(tmp_path, processes, devices):
     mesh = {"shape": (processes * devices,), "names": ("data",), "spec": ["data"]}
     base = {"pipeline": "short", "steps": 1000, **mesh}

@@ -469,7 +469,7 @@ def test_tensorstore_takes_the_specs(scheme):
 def test_a_time_out_that_is_none(monkeypatch, text):
     monkeypatch.setenv("ZEPHON_JAX_REQUEST_TIMEOUT_S", text)
     with pytest.raises(zj.ConfigurationError, match="ZEPHON_JAX_REQUEST_TIMEOUT_S="):
-        remote._timeout_s()
+        remote.request_timeout_s()
 
 
 # -- the other formats ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class ArrowSource:
         load_pyarrow("pyarrow.ipc", "reading Arrow files")
         self._fields = None if fields is None else tuple(fields)
         self._files = stat_all([file for path in paths for file in _files_of(path)])
-        entries = list(indexed("arrow", _INDEX_VERSION, self._files, _entry)) if self._files else []
+        entries = list(indexed("arrow", _INDEX_VERSION, self._files, _entry))
         self._shards = [
             Shard(file.path, entry.num_samples, fingerprint_with_fields(entry.digest, fields))
             for file, entry in zip(self._files, entries, strict=True)

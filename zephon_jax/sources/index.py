@@ -83,6 +83,8 @@ def indexed(
     the first error in the order of the files is raised. Entries of a kept index are read when they are asked for, their
     arrays are read-only and mapped into memory.
     """
+    if not files:
+        return []
     told, began_ns = _ahead.get(), time.time_ns()
     place = _Place.of(kind, version, [file.path for file in files])
     found = _find(place, files)

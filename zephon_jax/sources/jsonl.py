@@ -22,7 +22,7 @@ import numpy as np
 
 from zephon_jax.columns import as_rows, columns_from_rows
 from zephon_jax.errors import ConfigurationError, DataError
-from zephon_jax.sources.base import ReadResult, Shard, check_fields
+from zephon_jax.sources.base import ReadResult, Shard, check_fields, fingerprint_with_fields
 from zephon_jax.sources.compressed import codec_of, decompressed_copy
 from zephon_jax.sources.index import Entry, indexed, summaries
 from zephon_jax.sources.storage import StoredFile, changed, is_remote, pread_all, read_ranges, stat, stat_all, stream
@@ -65,7 +65,7 @@ class JsonlSource:
         self._entries = indexed("jsonl", _INDEX_VERSION, self._files, _entry)
         self._lines: dict[int, _Lines] = {}
         self._shards = [
-            Shard(file.path, n, _with_fields(digest, self._fields))
+            Shard(file.path, n, fingerprint_with_fields(digest, self._fields))
             for file, (n, digest) in zip(self._files, summaries(self._entries), strict=True)
         ]
         if fields is not None:
@@ -137,13 +137,6 @@ def _read(file: StoredFile, ranges: list[tuple[int, int]]) -> list[bytes]:
         raise changed(file.path)
     with decompressed_copy(file) as path, open(path, "rb", buffering=0) as opened:
         return pread_all(opened.fileno(), path, ranges)
-
-
-def _with_fields(digest: str, fields: Sequence[str] | None) -> str:
-    """Other fields of a file are other samples."""
-    if fields is None:
-        return digest
-    return hashlib.blake2b(f"{digest} {sorted(fields)}".encode(), digest_size=16).hexdigest()
 
 
 def _runs(samples: Int64s) -> list[tuple[int, int]]:

@@ -31,7 +31,18 @@ from typing import Any
 
 from zephon_jax.errors import ConfigurationError, DataError
 
-__all__ = ["exists", "keys_below", "read_object", "read_ranges", "spec", "split", "stat_all", "stream", "write_object"]
+__all__ = [
+    "exists",
+    "keys_below",
+    "read_object",
+    "read_ranges",
+    "request_timeout_s",
+    "spec",
+    "split",
+    "stat_all",
+    "stream",
+    "write_object",
+]
 
 _IN_FLIGHT = 32
 _PART_BYTES = 16 << 20  # larger ranges are read in parts
@@ -89,13 +100,14 @@ def _store(url: str) -> tuple[Any, str]:
             import tensorstore as ts
 
             try:
-                _stores[name] = ts.KvStore.open(wanted).result(timeout=_timeout_s())
+                _stores[name] = ts.KvStore.open(wanted).result(timeout=request_timeout_s())
             except (ValueError, TimeoutError) as error:
                 raise _explained(url, error) from error
         return _stores[name], key
 
 
-def _timeout_s() -> float:
+def request_timeout_s() -> float:
+    """How long one request may take, retries included: `ZEPHON_JAX_REQUEST_TIMEOUT_S`, or a minute."""
     text = os.environ.get("ZEPHON_JAX_REQUEST_TIMEOUT_S") or "60"
     try:
         seconds = float(text)
@@ -109,7 +121,7 @@ def _timeout_s() -> float:
 def _in_flight(requests: Iterable[Callable[[], Any]], limit: int = _IN_FLIGHT) -> Iterator[Any]:
     """The result of each request, or the exception it ended with, in order; `limit` of them run at a time."""
     waiting: collections.deque[Any] = collections.deque()
-    timeout_s = _timeout_s()
+    timeout_s = request_timeout_s()
 
     def first() -> Any:
         try:
@@ -243,7 +255,7 @@ def keys_below(url: str) -> list[str]:
 
     store, prefix = _store(url)
     try:
-        keys = store.list(_prefix_range(ts, prefix)).result(timeout=_LISTING * _timeout_s())
+        keys = store.list(_prefix_range(ts, prefix)).result(timeout=_LISTING * request_timeout_s())
     except (ValueError, TimeoutError) as error:
         raise _explained(url, error) from error
     scheme, bucket, _ = split(url)
@@ -337,7 +349,9 @@ def _explained(url: str, error: BaseException) -> DataError:
     _, bucket, key = split(url)
     text = str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
-        what = f"no answer within {_timeout_s():g} s; set ZEPHON_JAX_REQUEST_TIMEOUT_S if the network is that slow"
+        what = (
+            f"no answer within {request_timeout_s():g} s; set ZEPHON_JAX_REQUEST_TIMEOUT_S if the network is that slow"
+        )
     else:
         what = next(
             (meaning for pattern, meaning in _CLASSES if re.search(pattern, text, re.DOTALL)), "the request failed"

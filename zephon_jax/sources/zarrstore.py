@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from zephon_jax.columns import as_rows, canonical
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.sources.jsonfile import read_json_object
+from zephon_jax.sources.remote import request_timeout_s
 from zephon_jax.sources.storage import is_remote
 
 __all__ = ["ATTRIBUTE", "SPLITS", "kvstore", "result", "write_token_store"]
@@ -267,16 +268,12 @@ def kvstore(path: str) -> dict[str, Any]:
 def result(future: Any, path: str) -> Any:
     """What a tensorstore future gives, waited for within bounds; its ValueError tells storage and content apart by text."""
     try:
-        return future.result(timeout=_timeout_s() if is_remote(path) else None)
+        return future.result(timeout=request_timeout_s() if is_remote(path) else None)
     except TimeoutError as error:
         raise DataError(
-            f"{path}: no answer within {_timeout_s():g} s; set ZEPHON_JAX_REQUEST_TIMEOUT_S if the network is that slow",
+            f"{path}: no answer within {request_timeout_s():g} s; set ZEPHON_JAX_REQUEST_TIMEOUT_S if the network is that slow",
             path=path,
         ) from error
-
-
-def _timeout_s() -> float:
-    return float(os.environ.get("ZEPHON_JAX_REQUEST_TIMEOUT_S", "60"))
 
 
 def _written(future: Any, path: str) -> Any:
