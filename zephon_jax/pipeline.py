@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from zephon_jax.checkpoint.marks import DatasetMark, shard_digests
+from zephon_jax.checkpoint.marks import DatasetMark, marks_of
 from zephon_jax.emit.iterator import PipelineIterator
 from zephon_jax.emit.rows import HostRound
 from zephon_jax.emit.start import step_iterator
@@ -38,9 +38,11 @@ from zephon_jax.ops import (
     Tokenize,
 )
 from zephon_jax.ops.base import checked_int
+from zephon_jax.ops.ensure import checked_shares
 from zephon_jax.options import Options
 from zephon_jax.plan.compile import Plan, compile_plan
 from zephon_jax.plan.explain import explain_plan, worker_count
+from zephon_jax.plan.fields import require_field, row_fields, steps_per_pass
 from zephon_jax.work.base import WorkSource
 
 if TYPE_CHECKING:
@@ -228,22 +230,7 @@ class Pipeline:
         `mixture`: dataset name → weight; left out, that of the work source.
         """
         names = {i: dataset.name for i, dataset in self.work.datasets_by_id.items()}
-        wanted = mixture if mixture is not None else self.work.mixture
-        if wanted is None:
-            raise ConfigurationError(
-                "ensure_mixture(mixture=) is needed: the work source has no fixed mixture of its own"
-            )
-        unknown = sorted(set(wanted) - set(names.values()))
-        if unknown or not wanted:
-            raise ConfigurationError(
-                f"ensure_mixture(mixture=) names {unknown or 'no dataset'}, but the datasets are {sorted(names.values())}"
-            )
-        for name, weight in wanted.items():
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
-                raise ConfigurationError(
-                    f"ensure_mixture(mixture={{{name!r}: {weight!r}}}): weights are positive numbers"
-                )
-        shares = {i: wanted[name] for i, name in names.items() if name in wanted}
+        shares = checked_shares(mixture, self.work.mixture, names)
         return self.apply(EnsureMixture(shares, names, weight_by=weight_by, max_buffer_size=max_buffer_size))
 
     def bucket_by_length(self, boundaries: Sequence[int], rows: int, *, field: str = "tokens") -> Pipeline:
@@ -325,6 +312,31 @@ class Pipeline:
         """Stages, places, executors, parallelism, bounds of queues, eviction strategy and the replay filter, as text."""
         plan = self._plan()
         return explain_plan(plan, worker_count(plan, _cpus()))
+
+    def element_spec(
+        self,
+        sharding: NamedSharding | Mapping[str, NamedSharding] | None = None,
+        *,
+        accumulate: int | None = None,
+        end: Literal["drop", "pad"] = "drop",
+        dtypes: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Field → `jax.ShapeDtypeStruct` of what `to_global` with these arguments gives, without reading data.
+
+        Known for pipelines that end in `pack` and `lm_targets`; a map or another operator of one's own hides shapes, and
+        the error names it.
+        """
+        from zephon_jax.emit.sharding import step_spec
+
+        plan = self._plan()
+        return step_spec(plan, row_fields(plan), sharding, accumulate=accumulate, end=end, dtypes=dtypes or {})
+
+    def steps_per_pass(self) -> int | None:
+        """Whole steps in one pass over the dataset, or until each of several has completed one.
+
+        None where packing or filtering makes it unknown, or the work source does not say.
+        """
+        return steps_per_pass(self._plan())
 
     # -- iterating -------------------------------------------------------------------------------------------------
     def __iter__(self) -> PipelineIterator:
@@ -423,23 +435,11 @@ class Pipeline:
 
     def _check_field(self, name: str, operator: str) -> None:
         """A field that no sample has, named directly behind the source, is a misspelling."""
-        if any(not isinstance(op, Filter) for op in self.operators):
-            return  # a map may have made it
-        seen: set[str] = set()
-        for dataset in self.work.datasets_by_id.values():
-            names = dataset.field_names() if hasattr(dataset, "field_names") else None
-            if names is None:
-                return
-            seen |= names
-        if name not in seen:
-            raise ConfigurationError(f"{operator} needs the field {name!r}; the samples have {sorted(seen)}")
+        if all(isinstance(op, Filter) for op in self.operators):  # else a map may have made it
+            require_field(self.work.datasets_by_id.values(), name, operator)
 
-    def _marks(self) -> Sequence[DatasetMark]:
-        marks: list[DatasetMark] = []
-        for _, dataset in sorted(self.work.datasets_by_id.items()):
-            shards, digests = shard_digests((s.num_samples, s.fingerprint) for s in dataset.shards)
-            marks.append(DatasetMark(dataset.name, len(dataset), dataset.fingerprint, shards, digests))
-        return marks
+    def _marks(self) -> list[DatasetMark]:
+        return marks_of(self.work.datasets_by_id)
 
 
 def _as_joined(joined: HostRound) -> HostRound:

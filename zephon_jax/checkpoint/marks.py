@@ -7,10 +7,10 @@ each group of neighbouring shards where there are more than 256: a kilobyte at m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-__all__ = ["DatasetMark", "changed_shards", "shard_digests"]
+__all__ = ["DatasetMark", "changed_shards", "marks_of", "shard_digests"]
 
 _GROUPS: Final = 256
 _BYTES: Final = 4
@@ -31,6 +31,15 @@ class DatasetMark(NamedTuple):
     def same_content(self, other: DatasetMark) -> bool:
         """Whether both are of the same samples under the same name."""
         return self[:3] == other[:3]
+
+
+def marks_of(datasets: Mapping[int, Any]) -> list[DatasetMark]:
+    """The marks of datasets (`zephon_jax.Dataset` or alike), in the order of their ids."""
+    marks: list[DatasetMark] = []
+    for _, dataset in sorted(datasets.items()):
+        shards, digests = shard_digests((s.num_samples, s.fingerprint) for s in dataset.shards)
+        marks.append(DatasetMark(dataset.name, len(dataset), dataset.fingerprint, shards, digests))
+    return marks
 
 
 def shard_digests(shards: Iterable[tuple[int, str]]) -> tuple[int, bytes]:

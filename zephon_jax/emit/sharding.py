@@ -16,10 +16,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from zephon_jax.emit.rows import HostRound
+from zephon_jax.emit.rows import ROW_VALID, HostRound
 from zephon_jax.emit.topology import Topology
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.lanes import divisors, lanes_of_rows, nearest_multiples
+from zephon_jax.ops.base import Fields
 from zephon_jax.plan.compile import Plan
 
 __all__ = [
@@ -31,11 +32,12 @@ __all__ = [
     "leaf_sharding",
     "local_batch",
     "placement_of",
+    "step_spec",
 ]
 
 Shardings = NamedSharding | Mapping[str, NamedSharding]
 
-_NARROW = {
+_NARROW: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.int64): np.dtype(np.int32),
     np.dtype(np.uint64): np.dtype(np.uint32),
     np.dtype(np.float64): np.dtype(np.float32),
@@ -155,6 +157,31 @@ def _merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             out.append((start, stop))
     return tuple(out)
+
+
+def step_spec(
+    plan: Plan,
+    fields: Fields,
+    shardings: Shardings | None,
+    *,
+    accumulate: int | None,
+    end: str,
+    dtypes: Mapping[str, Any],
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """What `to_global` gives of rows that look like this; without shardings, shapes and dtypes alone."""
+    assert plan.rows_per_lane is not None
+    rows = plan.lanes * plan.rows_per_lane if shardings is None else check_batch(plan, shardings, end)
+    if end == "pad":
+        fields = {**fields, ROW_VALID: ((), np.dtype(np.bool_))}
+    leading = () if accumulate is None else (accumulate,)
+    out: dict[str, jax.ShapeDtypeStruct] = {}
+    for name, (shape, dtype) in fields.items():
+        kind = np.dtype(dtypes[name]) if name in dtypes else _NARROW.get(dtype, dtype)
+        sharding = None if shardings is None else checked_leaf(shardings, name, (rows, *shape))
+        if sharding is not None and leading:
+            sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+        out[name] = jax.ShapeDtypeStruct((*leading, rows, *shape), kind, sharding=sharding)
+    return out
 
 
 def leaf_sharding(shardings: Shardings, name: str, rank: int) -> NamedSharding:

@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from zephon_jax.types import LaneContext
 
 __all__ = [
     "Accumulator",
+    "Fields",
     "OpTraits",
     "Operator",
     "RecordFailure",
@@ -36,6 +37,10 @@ __all__ = [
 ]
 
 State = TypeVar("State")
+
+
+Fields: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Per field of a record its shape and dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class OpTraits:
             its tokens (`MicroBatch.token_lengths`; its fields are not there in a replay). If all accumulators say so, a
             restore repeats decisions without reading what was delivered.
         uses_lengths: Its decisions do need that length, so checkpoints keep it.
+        keeps_count: Every record that comes in goes out, and no other: lets `steps_per_pass` count.
     """
 
     preserves_cursor_order: bool = True
@@ -58,6 +64,7 @@ class OpTraits:
     buffer_records: int = 0
     replays_on_lengths: bool = False
     uses_lengths: bool = False
+    keeps_count: bool = False
 
 
 class Operator(abc.ABC):  # noqa: B024 - what is abstract differs between the three kinds
@@ -76,6 +83,13 @@ class Operator(abc.ABC):  # noqa: B024 - what is abstract differs between the th
     def describe(self) -> str:
         """One line for `explain()`."""
         return self.name
+
+    def fields(self, before: Fields | None) -> Fields | None:
+        """What a record looks like behind this operator, given what it looks like before; None: not known without data.
+
+        For operators after `batch`, one row of it.
+        """
+        return None
 
 
 class RecordOperator(Operator):

@@ -11,7 +11,7 @@ import numpy as np
 from zephon_jax.columns import row_values
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure, checked_field, checked_int
+from zephon_jax.ops.base import Accumulator, Fields, OpTraits, RecordFailure, checked_field, checked_int
 from zephon_jax.ops.fields import field_of, token_lengths
 from zephon_jax.ops.holding import Held
 from zephon_jax.types import Int64s, LaneContext
@@ -43,6 +43,7 @@ class BucketByLength(Accumulator[_State]):
         self.traits = OpTraits(
             preserves_cursor_order=False,
             buffer_records=self._rows * (len(self._boundaries) + 1),
+            keeps_count=True,
             replays_on_lengths=by_tokens,
             uses_lengths=by_tokens,
         )
@@ -50,6 +51,9 @@ class BucketByLength(Accumulator[_State]):
 
     def identity(self) -> Mapping[str, Any]:
         return {"op": self.name, "boundaries": list(self._boundaries), "rows": self._rows, "field": self._field}
+
+    def fields(self, before: Fields | None) -> Fields | None:
+        return before
 
     def init_state(self, ctx: LaneContext) -> _State:
         return _State([[] for _ in range(len(self._boundaries) + 1)])

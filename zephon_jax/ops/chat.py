@@ -11,7 +11,7 @@ import numpy as np
 from zephon_jax.columns import Column, Ragged, row_values
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import RecordFailure, RecordOperator, checked_field, checked_int
+from zephon_jax.ops.base import OpTraits, RecordFailure, RecordOperator, checked_field, checked_int
 from zephon_jax.ops.encoders import encoder_of
 from zephon_jax.ops.fields import field_of
 from zephon_jax.ops.interrupt import check_wanted
@@ -42,6 +42,8 @@ class Chat(RecordOperator):
     `pack(keep=["loss_mask"])` carries the mask along, and `lm_targets` multiplies the loss weights by it. No id is added
     that the template does not write.
     """
+
+    traits = OpTraits(keeps_count=True)
 
     def __init__(
         self,

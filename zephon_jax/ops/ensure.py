@@ -11,13 +11,31 @@ from typing import Any
 
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits, checked_int
+from zephon_jax.ops.base import Accumulator, Fields, OpTraits, checked_int
 from zephon_jax.ops.fields import token_lengths
 from zephon_jax.ops.holding import Held
 from zephon_jax.origin import CHUNK, OFFSET
 from zephon_jax.types import LaneContext
 
-__all__ = ["EnsureMixture"]
+__all__ = ["EnsureMixture", "checked_shares"]
+
+
+def checked_shares(
+    given: Mapping[str, float] | None, own: Mapping[str, float] | None, names: Mapping[int, str]
+) -> dict[int, float]:
+    """The weights of `ensure_mixture` by dataset id: those given by name, or the work source's own."""
+    wanted = given if given is not None else own
+    if wanted is None:
+        raise ConfigurationError("ensure_mixture(mixture=) is needed: the work source has no fixed mixture of its own")
+    unknown = sorted(set(wanted) - set(names.values()))
+    if unknown or not wanted:
+        raise ConfigurationError(
+            f"ensure_mixture(mixture=) names {unknown or 'no dataset'}, but the datasets are {sorted(names.values())}"
+        )
+    for name, weight in wanted.items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+            raise ConfigurationError(f"ensure_mixture(mixture={{{name!r}: {weight!r}}}): weights are positive numbers")
+    return {i: wanted[name] for i, name in names.items() if name in wanted}
 
 
 @dataclass(slots=True)
@@ -65,6 +83,7 @@ class EnsureMixture(Accumulator[_State]):
         self.traits = OpTraits(
             preserves_cursor_order=False,
             buffer_records=self._size,
+            keeps_count=True,
             replays_on_lengths=True,
             uses_lengths=self._by_tokens,
         )
@@ -79,6 +98,9 @@ class EnsureMixture(Accumulator[_State]):
             "op": "ensure_mixture", "shares": shares, "weight_by": "tokens" if self._by_tokens else "samples",
             "max_buffer_size": self._size,
         }  # fmt: skip
+
+    def fields(self, before: Fields | None) -> Fields | None:
+        return before
 
     def init_state(self, ctx: LaneContext) -> _State:
         return _State(ctx, {dataset: deque() for dataset in self._parts}, given=dict.fromkeys(self._parts, 0))

@@ -21,6 +21,7 @@ from zephon_jax.columns import (
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import (
+    Fields,
     OpTraits,
     RecordFailure,
     RecordOperator,
@@ -54,6 +55,8 @@ class Map(RecordOperator):
     be written to. A result that is no dict becomes `{"value": result}`.
     """
 
+    traits = OpTraits(keeps_count=True)
+
     def __init__(self, fn: Any, *, name: str | None = None, version: str | int | None = None):
         self._fn = _function(fn, "map")
         self._identity = function_identity(callable_name(fn, name), version)
@@ -86,6 +89,8 @@ class RandomMap(RecordOperator):
     record's identity (rule O2): the same draws in every run, on every topology and after every resume, and other draws
     each time a sample comes again. Whatever else draws at random, `fn` must not use it.
     """
+
+    traits = OpTraits(keeps_count=True)
 
     def __init__(self, fn: Any, *, seed: int = 0, name: str | None = None, version: str | int | None = None):
         self._fn = _function(fn, "random_map")
@@ -150,6 +155,9 @@ class Filter(RecordOperator):
     def identity(self) -> Mapping[str, Any]:
         return {"op": "filter", **self._identity}
 
+    def fields(self, before: Fields | None) -> Fields | None:
+        return before
+
     def process(self, batch: MicroBatch) -> MicroBatch:
         verdicts: list[Any] = []
         for i, row in enumerate(batch.rows()):
@@ -171,6 +179,8 @@ class MapColumns(RecordOperator):
     How many records come together is not the function's business: what it makes of a record must not depend on the
     others. `testing.check_operator` finds out.
     """
+
+    traits = OpTraits(keeps_count=True)
 
     def __init__(self, fn: Any, *, name: str | None = None, version: str | int | None = None):
         self._fn = _function(fn, "map_columns")

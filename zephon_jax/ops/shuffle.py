@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zephon_jax.columns import MISSING, Column, Columns, Dense, Laid, Objects, from_values, row_values
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits, checked_int
+from zephon_jax.ops.base import Accumulator, Fields, OpTraits, checked_int
 from zephon_jax.ops.randomness import Draws
 from zephon_jax.origin import Origin
 from zephon_jax.types import Int64s, LaneContext
@@ -138,11 +138,16 @@ class Shuffle(Accumulator[_State]):
     def __init__(self, buffer_size: int, *, seed: int = 0):
         self._size = checked_int("shuffle", "buffer_size", buffer_size, 1)
         self._seed = checked_int("shuffle", "seed", seed, -(2**63), 2**63)
-        self.traits = OpTraits(preserves_cursor_order=False, buffer_records=buffer_size, replays_on_lengths=True)
+        self.traits = OpTraits(
+            preserves_cursor_order=False, buffer_records=buffer_size, replays_on_lengths=True, keeps_count=True
+        )
         self.name = f"shuffle({buffer_size})"
 
     def identity(self) -> Mapping[str, Any]:
         return {"op": "shuffle", "buffer_size": self._size, "seed": self._seed}
+
+    def fields(self, before: Fields | None) -> Fields | None:
+        return before
 
     def init_state(self, ctx: LaneContext) -> _State:
         return _State(Draws(self._seed, ctx))

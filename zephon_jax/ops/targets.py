@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_jax.errors import ConfigurationError, DataError
-from zephon_jax.ops.base import RowOperator
+from zephon_jax.ops.base import Fields, RowOperator
 
 __all__ = ["TARGET_NAMES", "LmTargets", "Names"]
 
@@ -71,6 +71,17 @@ class LmTargets(RowOperator):
 
     def identity(self) -> None:
         return None
+
+    def fields(self, before: Fields | None) -> Fields | None:
+        if before is None or "tokens" not in before or "segment_ids" not in before:
+            return None
+        (length,), integer = before["tokens"][0], np.dtype(np.int32)
+        rest = {k: v for k, v in before.items() if k not in ("tokens", "segment_ids", "positions", "loss_mask")}
+        weights = np.dtype(np.float32)
+        made = {
+            name: ((length - 1,), weights if key == "loss_weights" else integer) for key, name in self._names.items()
+        }
+        return {**rest, **made, **({"num_targets": ((), integer)} if self._count else {})}
 
     def process_rows(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         tokens, segments = self._checked(batch)

@@ -10,7 +10,7 @@ import numpy as np
 from zephon_jax.columns import Column, Objects, Ragged, row_values
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import RecordFailure, RecordOperator, checked_field, checked_int, used
+from zephon_jax.ops.base import OpTraits, RecordFailure, RecordOperator, checked_field, checked_int, used
 from zephon_jax.ops.encoders import encoder_of
 from zephon_jax.ops.fields import field_of
 from zephon_jax.types import Int32s
@@ -35,6 +35,8 @@ class Tokenize(RecordOperator):
     Special tokens that stand in a text are what the library makes of them: `tokenizers` and `transformers` recognize
     them, `tiktoken` and `sentencepiece` take them as text.
     """
+
+    traits = OpTraits(keeps_count=True)
 
     def __init__(
         self,

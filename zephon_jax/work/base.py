@@ -91,6 +91,11 @@ class WorkSource(abc.ABC):
         return self
 
     @property
+    def draws_per_pass(self) -> int | None:
+        """The samples of all lanes in a pass over the datasets; `None` if the source does not know."""
+        return None
+
+    @property
     def endless(self) -> bool:
         """Whether no lane ever ends: then processes need not agree on an end. `False` is always safe."""
         return False

@@ -170,6 +170,14 @@ class StaticMixtureWorkSource(WorkSource):
         return dict(enumerate(self._datasets))
 
     @property
+    def draws_per_pass(self) -> int | None:
+        """The draws until each dataset has completed a pass, if that is what the source ends with, or there is only one."""
+        if len(self._totals) == 1:
+            return self._totals[0]
+        once = all(self._identity[name] in (None, 1) for name in ("stop_after_passes", "exhausted_policy"))
+        return self.num_draws if once and "max_repeats" not in self._identity else None
+
+    @property
     def endless(self) -> bool:
         """Whether the draws never end; `False` while the means that decide about it are not known."""
         return self._sequence is not None and self.num_draws is None

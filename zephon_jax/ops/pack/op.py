@@ -13,7 +13,7 @@ import numpy as np
 from zephon_jax.deferred import DEFERRED
 from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import Accumulator, OpTraits, RecordFailure
+from zephon_jax.ops.base import Accumulator, Fields, OpTraits, RecordFailure
 from zephon_jax.ops.pack.bins import BestFit, Bins, Rows, first_fit
 from zephon_jax.ops.pack.cuts import BestFitWrap, Cuts, Cutter, Wrap
 from zephon_jax.ops.pack.fields import Part, Parts, beside_parts, token_parts
@@ -103,6 +103,15 @@ class Pack(Accumulator[_State]):
         """The fields that records must have."""
         s = self._settings
         return ["tokens", *s.other_lengths, *s.keep, *([s.separate_by] if s.separate_by else [])]
+
+    def fields(self, before: Fields | None) -> Fields | None:
+        s = self._settings
+        row = ((s.max_length,), np.dtype(np.int32))
+        made = dict.fromkeys(("tokens", "segment_ids", "positions"), row)
+        known: Fields = {"loss_mask": ((), np.dtype(np.bool_)), **(before or {})}  # the mask is chat's
+        if s.other_lengths or not all(name in known for name in s.keep):
+            return None
+        return {**made, **{name: ((s.max_length, *known[name][0][1:]), known[name][1]) for name in s.keep}}
 
     def init_state(self, ctx: LaneContext) -> _State:
         return _State(ctx, beside={name: [] for name in (*self._settings.keep, *self._settings.other_lengths)})

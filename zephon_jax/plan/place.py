@@ -1,0 +1,99 @@
+"""Where each stateless operator runs: with the process that reads, or in workers elsewhere.
+
+Operators of Python code gain from processes; reading stays here unless samples come from files, whose description is
+small. Samples that are held in memory are never copied to a worker as a whole: they are fetched here, and sent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple
+
+from zephon_jax.errors import ConfigurationError
+from zephon_jax.ops.fetch import Fetch
+from zephon_jax.options import Options
+from zephon_jax.plan.compile import Plan, Step
+from zephon_jax.plan.shipping import ship_within
+
+__all__ = ["Leg", "legs_of", "place_name", "uses_remote"]
+
+_FETCH_BYTES = 4 << 20
+Place = Literal["here", "remote"]
+
+
+class Leg(NamedTuple):
+    """Steps of one stage that run in one go at one place."""
+
+    steps: tuple[Step, ...]
+    place: Place
+
+
+def legs_of(plan: Plan, steps: Sequence[Step]) -> list[Leg]:
+    """A stateless stage, cut where the place changes."""
+    legs: list[Leg] = []
+    after = [step for step in steps if step.index >= 0]
+    for step in steps:
+        place = _place(plan, step, after)
+        if legs and legs[-1].place == place:
+            legs[-1] = Leg((*legs[-1].steps, step), place)
+        else:
+            legs.append(Leg((step,), place))
+    return legs
+
+
+def uses_remote(plan: Plan) -> bool:
+    """Whether any operator runs elsewhere."""
+    return any(leg.place == "remote" for stage in plan.stages if stage.stateless for leg in legs_of(plan, stage.steps))
+
+
+def place_name(options: Options, place: Place) -> str:
+    """For `explain()` and for errors."""
+    if options.executor == "inline":
+        return "inline"
+    if place == "here":
+        return "threads"
+    return type(options.executor).__name__ if isinstance(options.executor, Executor) else "processes"
+
+
+def _place(plan: Plan, step: Step, after: Sequence[Step]) -> Place:
+    name, executor = plan.names_by_index[step.index], plan.options.executor
+    chosen = _chosen(plan.options, name)
+    if chosen is not None:
+        return "here" if chosen == "threads" else "remote"
+    elsewhere = executor == "processes" or (
+        isinstance(executor, Executor) and not isinstance(executor, ThreadPoolExecutor)
+    )
+    if not elsewhere:
+        return "here"
+    if isinstance(step.op, Fetch):
+        # Worth it only where what is read is worked on at once: else whole samples would come back as they are.
+        return "remote" if after and _place(plan, after[0], ()) == "remote" and _ships(step.op) else "here"
+    return "remote"
+
+
+def _chosen(options: Options, name: str) -> str | None:
+    chosen = dict(options.executors or {})
+    return chosen.get(name, chosen.get(name.split("(")[0]))
+
+
+@functools.lru_cache(maxsize=16)
+def _ships(fetch: Fetch) -> bool:
+    """Whether reading can go where the operators are: samples of files, described in a few bytes."""
+    return fetch.reads_files and ship_within(fetch, _FETCH_BYTES) is not None
+
+
+def check_executors(options: Options, names: Sequence[str]) -> None:
+    """`options(executors=)` names operators that there are."""
+    known = {*names, *(name.split("(")[0] for name in names)}
+    unknown = sorted(set(options.executors or {}) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"options(executors=) names {unknown}, but the operators that keep nothing are {sorted(names)}; give it after them"
+        )
+
+
+def describe_choice(value: Any) -> str:
+    """An executor in words."""
+    return repr(value) if isinstance(value, str) else type(value).__name__
