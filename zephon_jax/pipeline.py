@@ -393,7 +393,7 @@ class Pipeline:
         Args:
             sharding: One NamedSharding, whose spec is cut to each leaf's rank, or one per field. The first axis of every
                 leaf is the batch axis; other axes may be sharded too.
-            accumulate: So many batches as one step, of shape (accumulate, rows, ...) with the spec P(None, *spec): slice a
+            accumulate: So many batches as one step, of shape (accumulate, rows, ...) with the spec `P(None, *spec)`: slice a
                 of step t is batch t * accumulate + a.
             end: Of finite data: "drop", after the last step that all lanes fill; or "pad", once every lane has ended, with
                 zeros for rows that are lacking, and a bool field `row_valid` of shape (rows,) in every step.
