@@ -90,6 +90,9 @@ def _surplus(balance: int) -> str:
     return f"{balance} of its children are missing" if balance > 0 else f"{-balance} children too many"
 
 
+_MIX_ROWS = 2048
+
+
 class LaneBooks:
     """Applies receipts in order; gives the snapshot of the cut at any time.
 
@@ -112,7 +115,10 @@ class LaneBooks:
         self._source = source
         self._max_skipped, self._keeps_known = max_skipped, keeps_known
         self.delivered, self.cursor, self._high_offset = 0, None, -1
-        self.rounds, self.rows, self.digest, self.skipped_total = 0, 0, 0, 0
+        self.rounds, self.rows, self.skipped_total = 0, 0, 0
+        self._digest = 0  # of the rows before those in _unmixed
+        self._unmixed: list[Int32s] = []
+        self._unmixed_rows = 0
         self._skipped: set[tuple[int, int]] = set()  # of chunks that a snapshot may still keep
         self.evicted_chunks = 0
         self.passed_over: list[tuple[int, int]] = []
@@ -123,7 +129,7 @@ class LaneBooks:
     def _restore(self, s: LaneSnapshot) -> None:
         self._source, self.delivered, self.cursor = s.source, s.delivered, s.cursor
         self._high_offset, self.rounds, self.rows = s.high_offset, s.rounds, s.rows
-        self.digest, self.skipped_total, self._skipped = s.digest, s.skipped_total, set(s.skipped)
+        self._digest, self.skipped_total, self._skipped = s.digest, s.skipped_total, set(s.skipped)
         self._top = s.next_chunk - 1
         self.passed_over = list(s.passed_over)
         for chunk, work in enumerate(s.chunks, s.first):
@@ -195,11 +201,27 @@ class LaneBooks:
         if top > self._top or high > self._high_offset:
             self._raise_top(max(top, self._top), max(high, self._high_offset) if top == self._top else high)
         self.cursor = tuple(cursors[:, -1].tolist())
-        self.digest = (self.digest + rows_digest(self.rows, cursors)) % MODULUS
+        self._unmixed.append(cursors.copy())
+        self._unmixed_rows += len(rows)
         self.rows += len(rows)
+        if self._unmixed_rows >= _MIX_ROWS:
+            self._mix()
         if number > top_epoch:
             self._require_done(number, f"a row of chunk {top} was delivered")
         return touched
+
+    @property
+    def digest(self) -> int:
+        """The fingerprint of all rows delivered (rule C8)."""
+        self._mix()
+        return self._digest
+
+    def _mix(self) -> None:
+        """Rows are mixed many at a time: for the few of a batch the calls would cost more than the rest of the books."""
+        if self._unmixed:
+            first = self.rows - self._unmixed_rows
+            self._digest = (self._digest + rows_digest(first, np.concatenate(self._unmixed, axis=1))) % MODULUS
+            self._unmixed, self._unmixed_rows = [], 0
 
     def _require_increasing(self, cursors: Int32s) -> None:
         before = (
