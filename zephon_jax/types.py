@@ -74,10 +74,12 @@ class LaneContext(NamedTuple):
 
     `epoch` is the first chunk of the flush epoch; `operator` the operator's index in the pipeline. `datasets_of` tells which
     dataset each sample came from: (chunks, offsets), int32 of shape (n,), → dataset ids, int32 of shape (n,); for the
-    samples of records that are being pushed, not for those pushed before.
+    samples of records that are being pushed, not for those pushed before. `epoch_chunks`: how many chunks the flush epoch
+    has, 0 where that is not known; the last one of the stream may have fewer.
     """
 
     lane: int
     epoch: int
     operator: int
     datasets_of: Callable[[Int32s, Int32s], Int32s] = no_datasets
+    epoch_chunks: int = 0

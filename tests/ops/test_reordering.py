@@ -97,7 +97,7 @@ def test_a_record_without_a_length_is_named():
 
 
 # -- ensure_mixture -----------------------------------------------------------------------------------------------------------
-def ensured(stream: list[tuple[int, int]], shares: dict[int, float], size: int) -> tuple[list[int], int]:
+def ensured(stream, shares: dict[int, float], size: int, share_of_half=None) -> tuple[list[int], int]:
     """(dataset, tokens) of each record → the order in which they leave, and how many out of turn."""
     waiting = {d: [] for d in shares}
     given_ = dict.fromkeys(shares, 0)
@@ -119,12 +119,16 @@ def ensured(stream: list[tuple[int, int]], shares: dict[int, float], size: int) 
         out.append(i)
         return True
 
+    most = size
     for i, (d, n) in enumerate(stream):
         if d not in shares:
             out.append(i)
             continue
         waiting[d].append((i, n))
-        while any(waiting.values()) and go(sum(map(len, waiting.values())) >= size):
+        if share_of_half is not None and most == size:
+            most = max(1, min(size, int(sum(map(len, waiting.values())) * share_of_half)))
+            share_of_half = None
+        while any(waiting.values()) and go(sum(map(len, waiting.values())) >= most):
             pass
     while any(waiting.values()):
         go(True)
@@ -150,6 +154,20 @@ def test_the_dataset_that_lags_goes_first(stream, parts, shares, size, by_tokens
     assert [int(r["i"]) for r in got] == want
     assert [identity[0][3] for identity in of] == want
     assert closed == []
+
+
+@PROPERTY
+@given(streams, st.integers(1, 9), st.integers(1, 6))
+def test_fewer_records_are_held_towards_the_end_of_an_epoch(stream, size, chunks):
+    """Records of chunk 0 in the harness: the epoch of so many chunks began so many chunks ago."""
+    for ago in range(chunks):
+        ctx = context(stream)._replace(epoch=-ago, epoch_chunks=chunks)
+        left = chunks - ago
+        late = 2 * left / (chunks + 2) if 2 * left <= chunks else None
+        shares = {0: 1, 1: 1, 2: 2}
+        op = EnsureMixture(shares, {0: "a", 1: "b", 2: "c"}, max_buffer_size=size)
+        got, _, _ = accumulated(op, cut([{"tokens": [1] * n, "i": i} for i, (_, n) in enumerate(stream)], [3]), ctx)
+        assert [int(r["i"]) for r in got] == ensured(stream, shares, size, late)[0]
 
 
 def test_figures_say_what_went_and_what_was_out_of_turn():

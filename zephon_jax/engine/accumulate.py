@@ -29,15 +29,19 @@ class LaneAccumulator:
         epoch: int,
         counts: OperatorCounts,
         datasets_of: Callable[[Int32s, Int32s], Int32s],
+        epoch_chunks: int = 0,
     ):
         op: Any = step.op
         assert isinstance(op, Accumulator)
         self._op: Accumulator[Any] = op
-        self._step, self._lane, self._counts, self._datasets_of = step, lane, counts, datasets_of
+        self._step, self._lane, self._counts = step, lane, counts
+        self._datasets_of, self._epoch_chunks = datasets_of, epoch_chunks
         self._renew(epoch)
 
     def _renew(self, epoch: int) -> None:
-        self._state = self._op.init_state(LaneContext(self._lane, epoch, self._step.index, self._datasets_of))
+        self._state = self._op.init_state(
+            LaneContext(self._lane, epoch, self._step.index, self._datasets_of, self._epoch_chunks)
+        )
         self._epoch = epoch
         self._figures: dict[str, int] = {}
         self._in = self._out = Weight(0, 0)

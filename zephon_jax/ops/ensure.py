@@ -45,6 +45,7 @@ class _State:
     sizes: list[int] = field(default_factory=list[int])  # of each record held: its tokens, or 1
     given: dict[int, int] = field(default_factory=dict[int, int])  # per dataset what has left
     held: Held = field(default_factory=Held)
+    held_at_half: int | None = None  # records held when the second half of the flush epoch began
     figures: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -53,7 +54,8 @@ class EnsureMixture(Accumulator[_State]):
 
     The record that leaves is the oldest of the dataset that lags furthest behind its share. If none of it is held, others
     wait for it, until `max_buffer_size` records are held; then the dataset that lags furthest of those at hand goes. Records of one
-    dataset keep their order. At a flush everything leaves, and shares are counted anew.
+    dataset keep their order. At a flush everything leaves, and shares are counted anew; so that a lasting surplus of one
+    dataset does not come out there in one piece, fewer and fewer records are held in the second half of a flush epoch.
 
     It evens out what a mixture's estimates leave (see `weight_by="tokens"`); it cannot make up for a source that keeps
     bringing other shares. `stats()` has what left of each dataset (`tokens_of_NAME` or `samples_of_NAME`), and
@@ -115,16 +117,27 @@ class EnsureMixture(Accumulator[_State]):
         state.sizes += sizes
         leaving: list[int] = []
         held = first
-        for number, dataset in enumerate(datasets, first):
+        for number, (dataset, chunk) in enumerate(zip(datasets, firsts[CHUNK].tolist(), strict=True), first):
             if dataset not in self._parts:
                 leaving.append(number)
                 continue
             state.waiting[dataset].append(number)
             held += 1
-            while held and (number := self._due(state, full=held >= self._size)) is not None:
+            most = self._most(state, chunk, held)
+            while held and (number := self._due(state, full=held >= most)) is not None:
                 leaving.append(number)
                 held -= 1
         return self._let_go(state, batch, leaving)
+
+    def _most(self, state: _State, chunk: int, held: int) -> int:
+        """How many records may be held while those of this chunk come: from half time on fewer and fewer than then."""
+        whole = state.ctx.epoch_chunks
+        left = state.ctx.epoch + whole - chunk  # chunks of the epoch, this one included
+        if not 0 < 2 * left <= whole:
+            return self._size
+        if state.held_at_half is None:
+            state.held_at_half = held
+        return max(1, min(self._size, state.held_at_half * 2 * left // (whole + 2)))
 
     def _let_go(self, state: _State, batch: MicroBatch, leaving: list[int]) -> MicroBatch:
         staying = sorted(number for waiting in state.waiting.values() for number in waiting)
