@@ -144,6 +144,14 @@ def _fitting(tokens, capacity, on_overlong):
     return [tokens[at : at + capacity] for at in range(0, len(tokens), capacity)]
 
 
+def _pad(stream, lane, index, length):
+    for x in stream:
+        if isinstance(x, Flush):
+            yield x
+        else:
+            yield {**x, **_row([list(x["tokens"])[:length]], length)}
+
+
 def _packing(stream, lane, index, capacity, algorithm, num_bins, most):
     """The other packings: what a flush epoch holds is packed as a whole."""
 
@@ -273,5 +281,5 @@ def _targets(stream, lane, index):
 
 OPERATORS = {
     "map": _map, "flat_map": _flat_map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle,
-    "pack": _pack, "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
+    "pack": _pack, "pad": _pad, "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
 }  # fmt: skip

@@ -70,6 +70,7 @@ STEPS = {
     "split": lambda p, n: p.split(n),
     "shuffle": lambda p, size, seed: p.shuffle(size, seed=seed),
     "pack": lambda p, capacity, bins, overlong: p.pack(capacity, num_bins=bins, on_overlong=overlong),
+    "pad": lambda p, length: p.pad(length, on_overlong="truncate"),
     "packing": lambda p, capacity, algorithm, bins, most: p.pack(
         capacity, algorithm=algorithm, num_bins=bins, max_segments=most
     ),
@@ -124,7 +125,9 @@ def random_case(seed: int, lanes: int | None = None) -> Case:
         if rng.random() < 0.3:
             spec.append(("filter", even))
         kind = rng.random()
-        if kind < 0.6:
+        if random.Random(seed + 8).random() < 0.2:
+            spec.append(("pad", random.Random(seed + 9).randint(1, 20)))
+        elif kind < 0.6:
             overlong = rng.choice(["split", "truncate", "drop"])
             capacity, bins = rng.randint(8, 40), rng.choice([1, 2, 4, 60])
             other = random.Random(seed + 6)

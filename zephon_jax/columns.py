@@ -146,15 +146,32 @@ def _canonical_sequence(value: Sequence[Any]) -> Any:
         array = np.asarray(value)
     except (ValueError, OverflowError):  # unequal lengths inside, or integers beyond 64 bits
         return value
-    if array.dtype.kind == "f" and _holds_wide_integer(value):  # NumPy would round them to floats
+    if array.dtype.kind not in "biufc" or _would_change(value, set(map(type, value)), array.dtype.kind):
         return value
-    return array if array.dtype.kind in "biufc" else value
+    return array
 
 
-def _holds_wide_integer(value: Any) -> bool:
+def _would_change(value: Sequence[Any], types: set[type], kind: str) -> bool:
+    """Whether NumPy stores some number as another: True as 1 among numbers, or an integer as a float that rounds it."""
+    if list in types or tuple in types:
+        kinds = {t for one in value for t in _leaf_types(one)}
+        wide = kind == "f" and any(_holds_rounded(one) for one in value)
+        return wide or (bool in kinds and len(kinds) > 1)
+    if bool in types and len(types) > 1:
+        return True
+    return kind == "f" and int in types and _holds_rounded(value)
+
+
+def _leaf_types(value: Any) -> set[type]:
     if isinstance(value, (list, tuple)):
-        return any(_holds_wide_integer(v) for v in value)
-    return isinstance(value, int) and not -(2**63) <= value < 2**63
+        return {t for one in value for t in _leaf_types(one)}
+    return {type(value)}
+
+
+def _holds_rounded(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_rounded(one) for one in value)
+    return isinstance(value, int) and not -(2**53) <= value <= 2**53
 
 
 def from_values(values: list[Any]) -> Column:

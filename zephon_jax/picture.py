@@ -130,6 +130,10 @@ def explain_batch(
       [    2:3    ] segment 2: 9
       [    3:4    ] padding, 1 tokens
     """
+    if not isinstance(batch, Mapping):
+        raise ConfigurationError(f"explain_batch needs a batch, a dict of arrays, got {type(batch).__name__}")
+    if isinstance(row, bool) or not isinstance(row, (int, np.integer)):
+        raise ConfigurationError(f"explain_batch(row={row!r}) must be the number of a row")
     found = {what: next((n for n in names if n in batch), None) for what, names in _FIELDS.items()}
     if found["tokens"] is None:
         raise ConfigurationError(f"explain_batch needs one of {list(_FIELDS['tokens'])}, the batch has {sorted(batch)}")

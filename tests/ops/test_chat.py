@@ -142,9 +142,9 @@ def test_context_and_length(bpe):
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        ({"messages": "hello"}, "chat needs a list of messages with a role and a content in 'messages', got 'hello'"),
+        ({"messages": "hello"}, "chat needs a list of messages, each with a role, in 'messages', got 'hello'"),
         ({"messages": []}, "needs a list of messages"),
-        ({"messages": [{"content": "a"}]}, "needs a list of messages with a role"),
+        ({"messages": [{"content": "a"}]}, "needs a list of messages, each with a role"),
         ({"messages": [{"role": "user", "content": "a\uf8f0"}]}, "holds one of the characters U"),
         (
             {"messages": [{"role": "user", "content": None}, {"role": "user", "content": "x"}]},

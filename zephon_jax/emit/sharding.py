@@ -208,7 +208,14 @@ def cast(name: str, values: NDArray[Any], dtypes: Mapping[str, Any]) -> NDArray[
         if low < info.min or high > info.max:
             seen = low if low < info.min else high
             raise DataError(f"the field {name!r} holds {seen}, which does not fit in {wanted}; pass dtypes= or map it")
-    return values.astype(wanted)
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = values.astype(wanted)
+    if values.dtype.kind == "f" and values.size and wanted.kind in "iuf":
+        same = out == values if wanted.kind in "iu" else np.isfinite(out) | ~np.isfinite(values)
+        if not same.all():
+            seen = values[~same].flat[0]
+            raise DataError(f"the field {name!r} holds {seen}, which {wanted} cannot hold; pass dtypes= or map it")
+    return out
 
 
 def local_batch(dtypes: Mapping[str, Any], placement: Placement) -> Callable[[HostRound], Any]:

@@ -42,11 +42,16 @@ def known_of(batch: MicroBatch, keep_lengths: bool) -> Int32s | None:
     return batch.origin.spanned(np.array([len(v) if hasattr(v, "__len__") else 0 for v in values])).table
 
 
-def deferred_batch(lane: int, known: Int32s, chunk: int, offsets: Int64s) -> MicroBatch:
-    """The records that samples `offsets` (ascending) of the chunk became, without payloads, and what was finished."""
+def deferred_batch(lane: int, known: Int32s, chunk: int, offsets: Int64s, *, lengths: bool) -> MicroBatch:
+    """The records that samples `offsets` (ascending) of the chunk became, without payloads, and what was finished.
+
+    `lengths`: what is known includes how long each record's tokens are. Else the counts in it are those of the sample's own
+    tokens, for provenance, which padding does not change.
+    """
     table = known[:, (known[CHUNK] == chunk) & (known[OFFSET] >= offsets[0]) & (known[OFFSET] <= offsets[-1])]
-    cursors, lengths = table[CHUNK:].T.tolist(), table[TOKENS].tolist()
-    handles = [Deferred(tuple(c), n) for c, n in zip(cursors, lengths, strict=True)]
+    cursors = table[CHUNK:].T.tolist()
+    counts = table[TOKENS].tolist() if lengths else [-1] * len(cursors)
+    handles = [Deferred(tuple(c), n) for c, n in zip(cursors, counts, strict=True)]
     closed = _missing(table, chunk, offsets)
     return MicroBatch(lane, {DEFERRED: Objects(handles)}, Origin(table), closed, np.empty((2, 0), np.int32))
 

@@ -56,6 +56,8 @@ class OpTraits:
             its tokens (`MicroBatch.token_lengths`; its fields are not there in a replay). If all accumulators say so, a
             restore repeats decisions without reading what was delivered.
         uses_lengths: Its decisions do need that length, so checkpoints keep it.
+        pads: Records leave with more tokens than they are made of, so that a length says no longer which tokens are whose; an
+            accumulator behind it that needs lengths is replayed in full.
         keeps_count: Every record that comes in goes out, and no other: lets `steps_per_pass` count.
     """
 
@@ -64,6 +66,7 @@ class OpTraits:
     buffer_records: int = 0
     replays_on_lengths: bool = False
     uses_lengths: bool = False
+    pads: bool = False
     keeps_count: bool = False
 
 
@@ -153,6 +156,8 @@ def callable_name(fn: Any, name: str | None) -> str:
     attributes. Arguments that are no plain values have no name that another process would give them as well.
     """
     if name is not None:
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"name={name!r} must be a text: it stands for the function in checkpoints")
         return name
     if isinstance(fn, functools.partial):
         inner: Any = fn.func

@@ -115,7 +115,7 @@ def _names(option: str, given: Iterable[str]) -> list[str]:
 def _messages(value: Any, field: str) -> list[Mapping[str, Any]]:
     messages = list(value) if isinstance(value, (list, tuple, np.ndarray)) else None
     if not messages or not all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in messages):
-        raise DataError(f"chat needs a list of messages with a role and a content in {field!r}, got {value!r:.200}")
+        raise DataError(f"chat needs a list of messages, each with a role, in {field!r}, got {value!r:.200}")
     return messages
 
 

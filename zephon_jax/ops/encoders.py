@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 
-from zephon_jax.errors import ConfigurationError
+from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.ops.base import RecordFailure, callable_name, function_identity
 from zephon_jax.ops.interrupt import check_wanted
 from zephon_jax.types import Int32s
@@ -90,6 +90,13 @@ def _one_by_one(texts: list[str], encode: Callable[[str], Any]) -> Iterator[Any]
 def _raise_for_one(texts: list[str], encode: Callable[[list[str]], Any], error: Exception) -> NoReturn:
     """A batch failed: which text was it? The batch's own error if each can be encoded alone."""
     for i, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as lone:
+            raise RecordFailure(i) from DataError(
+                f"the text holds a lone surrogate ({text[lone.start]!r} at character {lone.start}), which no UTF-8 can hold; "
+                "replace it in a map"
+            )
         try:
             encode([text])
         except Exception as own:

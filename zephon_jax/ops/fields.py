@@ -23,7 +23,7 @@ def field_of(batch: MicroBatch, field: str, operator: str) -> Column:
     if field not in batch.columns:
         raise DataError(
             f"{operator} needs the field {field!r}, but the records have {sorted(batch.columns)}; "
-            "pass field= or add a map that makes it"
+            "name the field that holds it, or add a map that makes it"
         )
     column = batch.columns[field]
     if isinstance(column, Objects):

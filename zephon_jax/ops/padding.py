@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from zephon_jax.columns import Column, Dense, from_values, row_values
 from zephon_jax.errors import ConfigurationError, DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.base import RecordFailure, RecordOperator, RowOperator, checked_field, checked_int
+from zephon_jax.ops.base import OpTraits, RecordFailure, RecordOperator, RowOperator, checked_field, checked_int
 from zephon_jax.ops.bucket import checked_boundaries
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.types import Int32s, Int64s
@@ -35,6 +35,7 @@ class Pad(RecordOperator):
             raise ConfigurationError(f"pad(on_overlong={on_overlong!r}) must be one of {list(_OVERLONG)}")
         if isinstance(keep, str):
             raise ConfigurationError(f"pad(keep={keep!r}) must be a list of names: [{keep!r}]")
+        self.traits = OpTraits(pads=True, keeps_count=on_overlong != "drop")
         self._overlong, self._keep = on_overlong, tuple(checked_field("pad", name) for name in keep)
         self.name = f"pad({length})"
 

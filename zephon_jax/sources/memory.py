@@ -5,8 +5,9 @@ Grain's sources of ArrayRecord files and torch's map-style datasets have the lat
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class MemorySource:
         return self._shards
 
     def read(self, shard: int, samples: Int64s) -> ReadResult:
-        return columns_from_rows(as_rows(self._get_all(samples.tolist()))), {}
+        return columns_from_rows([_apart(row) for row in as_rows(self._get_all(samples.tolist()))]), {}
 
     def _get_all(self, indices: list[int]) -> Sequence[Any]:
         get = getattr(self._source, "__getitems__", None)
@@ -69,6 +70,19 @@ class MemorySource:
             for key in sorted(row):
                 digest.update(key.encode() + b"\0" + _content(canonical(row[key])) + b"\0")
         return digest.hexdigest()
+
+
+def _apart(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row with copies of what an operator could change in place, or it would change the user's own data and later passes.
+
+    Lists of numbers become arrays anyway.
+    """
+    nested = [name for name, value in row.items() if isinstance(value, (dict, set)) or _is_nested_list(value)]
+    return {**row, **{name: copy.deepcopy(row[name]) for name in nested}} if nested else row
+
+
+def _is_nested_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and not isinstance(value[0], (int, float, np.generic))
 
 
 def _content(value: Any) -> bytes:

@@ -59,7 +59,11 @@ def check_operator(op: Operator, records: Iterable[Mapping[str, Any]]) -> None:
         raise ConfigurationError(
             f"check_operator needs an Operator, got {type(op).__name__}; wrap a function in ops.Map"
         )
-    rows = [dict(record) for record in records]
+    given = list(records)
+    for record in given:
+        if not isinstance(record, Mapping):
+            raise ConfigurationError(f"check_operator needs records, dicts of fields, got {type(record).__name__}")
+    rows = [dict(record) for record in given]
     if len(rows) < 4:
         raise ConfigurationError(f"check_operator needs at least 4 records, got {len(rows)}")
     try:
@@ -165,7 +169,7 @@ def _check_lengths(op: Accumulator[Any], rows: Records, expected: _Seen) -> None
     op = copy.deepcopy(op)
     origin = Origin.of_chunk(0, np.arange(len(rows)), 1)
     lengths = np.array([len(row["tokens"]) if "tokens" in row else -1 for row in rows])
-    batch = deferred_batch(0, origin.spanned(lengths).table, 0, np.arange(len(rows)))
+    batch = deferred_batch(0, origin.spanned(lengths).table, 0, np.arange(len(rows)), lengths=True)
     lane = LaneAccumulator(Step(op, 0, 0 if op.traits.expands else -1), 0, 0, OperatorCounts(), _two_datasets)
     cursors: list[Cursor] = []
     for out in (lane.push(replace(batch)), lane.flush(None)):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from zephon_jax.checkpoint.codec import decode, encode
-from zephon_jax.errors import ContractViolation
+from zephon_jax.errors import ConfigurationError, ContractViolation
 from zephon_jax.ops.base import checked_int
 from zephon_jax.pipeline import Pipeline
 from zephon_jax.testing.same import difference
@@ -26,6 +27,7 @@ def check_resume(pipeline: Pipeline, *, batches: int) -> None:
     other executors and micro-batch sizes, which must deliver the same batches and, at the end, give the same checkpoint.
 
     Raises:
+        ConfigurationError: Fewer batches came out.
         ContractViolation: Naming the cut, the batch and the field that differs.
     """
     checked_int("check_resume", "batches", batches, 1)
@@ -34,10 +36,14 @@ def check_resume(pipeline: Pipeline, *, batches: int) -> None:
     with iter(pipeline) as it:
         states.append(encode(it.checkpoint()))
         for batch in it:
-            whole.append(batch)
+            whole.append(copy.deepcopy(batch))  # a later run may write into what this one returned
             states.append(encode(it.checkpoint()))
             if len(whole) == batches:
                 break
+    if len(whole) < batches:
+        raise ConfigurationError(
+            f"check_resume(batches={batches}): only {len(whole)} batches came out; ask for as many as there are, or give more data"
+        )
     for cut, state in enumerate(states):
         way = _WAYS[cut % len(_WAYS)]
         _check_cut(pipeline.options(**way), cut, state, whole, states, f"resumed after batch {cut} with {way}")

@@ -5,7 +5,7 @@ A mistake is found here, in the frame of the caller who made it, and the message
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, cast
 
@@ -58,9 +58,16 @@ def checked_choice(name: str, value: object, choices: Sequence[str | None]) -> N
 def checked_datasets(datasets: WorkDataset | Sequence[WorkDataset]) -> tuple[WorkDataset, ...]:
     """The datasets, at least one, with different names."""
     single = hasattr(datasets, "shards")  # asked first: a dataset may itself be a sequence, of samples
-    found = (cast(WorkDataset, datasets),) if single else tuple(cast(Sequence[WorkDataset], datasets))
+    if not single and (isinstance(datasets, (str, bytes, Mapping)) or not isinstance(datasets, Iterable)):
+        raise ConfigurationError(f"a work source needs a Dataset or a list of them, got {type(datasets).__name__}.")
+    found = (cast(WorkDataset, datasets),) if single else tuple(cast(Iterable[WorkDataset], datasets))
     if not found:
         raise ConfigurationError("a work source needs at least one dataset, got none.")
+    for dataset in found:
+        if not hasattr(dataset, "shards") or not hasattr(dataset, "name"):
+            raise ConfigurationError(
+                f"a work source needs Datasets, got {type(dataset).__name__}; make one with Dataset.from_path or from_source."
+            )
     names = [dataset.name for dataset in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

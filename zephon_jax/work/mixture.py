@@ -51,6 +51,9 @@ ORDER_VERSION = 1
 _DEAL = 2**32  # the domain of the deal's keys; components use their ids, which stay far below
 
 
+_MOST_CHUNK = 2**22
+
+
 class StaticMixtureWorkSource(WorkSource):
     """Draws samples of one or several datasets by weights, each dataset in a shuffled order of its own.
 
@@ -107,6 +110,10 @@ class StaticMixtureWorkSource(WorkSource):
         self._weights = _checked_mixture(mixture, names, self._totals)
         self._seed = checked_int("seed", seed, least=0)
         self._chunk_size = checked_int("chunk_size", chunk_size, least=1)
+        if self._chunk_size > _MOST_CHUNK:
+            raise ConfigurationError(
+                f"chunk_size={chunk_size}: a chunk is held in memory and in checkpoints; give at most {_MOST_CHUNK:,}."
+            )
         self._passes, passes = checked_passes(names, self._totals, stop_after_passes, exhausted_policy, max_repeats)
         blocks = checked_blocks(self._datasets, shuffle_block_size)
         shards, inside, reshuffle = bool(shuffle_shards), bool(shuffle_within_shard), bool(reshuffle_on_repeat)

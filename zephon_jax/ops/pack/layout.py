@@ -123,7 +123,11 @@ def _beside(rows: Sequence[PackedRow], field: str, capacity: int) -> NDArray[Any
 def packable(values: NDArray[Any]) -> NDArray[Any]:
     """As it stands in rows: 64-bit numbers become those of 32 bits, integers only if they fit."""
     if values.dtype == np.float64:
-        return values.astype(np.float32)
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
+        if (lost := ~np.isfinite(narrow) & np.isfinite(values)).any():
+            raise DataError(f"the value {values[lost].flat[0]} does not fit in float32")
+        return narrow
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or values.dtype == np.int32:
         return values
     if values.size and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:
