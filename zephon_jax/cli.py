@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -44,7 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_index_arguments(index)
     index.set_defaults(command=run_index)
     arguments = parser.parse_args(argv)
-    return arguments.command(arguments)
+    try:
+        return arguments.command(arguments)
+    except (
+        BrokenPipeError
+    ):  # `| head` has seen enough; nothing more may be written, also not while the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def run_index(arguments: argparse.Namespace) -> int:

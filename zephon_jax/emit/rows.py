@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from zephon_jax.engine.engine import Delivery, LaneBatch
 from zephon_jax.errors import ConfigurationError, DataError
 
-__all__ = ["ROW_VALID", "HostRound", "Padder", "accumulated", "finished", "join_lanes"]
+__all__ = ["ROW_VALID", "HostRound", "Padder", "accumulated", "converted", "finished", "join_lanes"]
 
 HostRound = tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
 """Fields that can be device arrays, and those that cannot (object arrays), each of shape (rows, ...)."""
@@ -32,7 +32,7 @@ def join_lanes(batches: Sequence[Mapping[str, NDArray[Any]]], dtypes: Mapping[st
     for name in dict.fromkeys(name for batch in batches for name in batch):
         parts = [batch.get(name) for batch in batches]
         if dtypes and name in dtypes:
-            parts = [_as_dtype(p, np.dtype(dtypes[name])) for p in parts]
+            parts = [_as_dtype(name, p, np.dtype(dtypes[name])) for p in parts]
         whole = [p for p in parts if p is not None and p.dtype != object]
         alike = len(whole) == len(parts) and all(p.shape[1:] == whole[0].shape[1:] for p in whole)
         if alike and len({p.dtype for p in whole}) > 1:
@@ -48,10 +48,32 @@ def join_lanes(batches: Sequence[Mapping[str, NDArray[Any]]], dtypes: Mapping[st
     return arrays, host
 
 
-def _as_dtype(part: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def converted(name: str, values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
+    """The values as another type; DataError if one of them does not fit, or would lose its fraction."""
+    if wanted == values.dtype:
+        return values
+    if wanted.kind in "iu" and values.dtype.kind in "iu" and values.size:
+        info = np.iinfo(wanted.name)
+        low, high = int(values.min()), int(values.max())
+        if low < info.min or high > info.max:
+            seen = low if low < info.min else high
+            raise DataError(f"the field {name!r} holds {seen}, which does not fit in {wanted}; pass dtypes= or map it")
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = values.astype(wanted)
+    if values.dtype.kind == "f" and values.size and wanted.kind in "iuf":
+        same = out == values if wanted.kind in "iu" else np.isfinite(out) | ~np.isfinite(values)
+        if not same.all():
+            seen = values[~same].flat[0]
+            raise DataError(f"the field {name!r} holds {seen}, which {wanted} cannot hold; pass dtypes= or map it")
+    return out
+
+
+def _as_dtype(name: str, part: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Numbers of several types, which a batch keeps as objects, as the one type that was asked for."""
     if part is None or part.dtype != object:
-        return part if part is None or part.dtype.kind not in "biuf" or dtype.kind != "f" else part.astype(dtype)
+        return (
+            part if part is None or part.dtype.kind not in "biuf" or dtype.kind != "f" else converted(name, part, dtype)
+        )
     numbers = all(isinstance(v, (np.number, np.bool_)) for v in part)
     return np.array(part.tolist(), dtype) if numbers and dtype.kind == "f" else part
 

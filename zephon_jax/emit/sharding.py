@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from zephon_jax.emit.rows import ROW_VALID, HostRound
+from zephon_jax.emit.rows import ROW_VALID, HostRound, converted
 from zephon_jax.emit.topology import Topology
-from zephon_jax.errors import ConfigurationError, DataError
+from zephon_jax.errors import ConfigurationError
 from zephon_jax.lanes import divisors, lanes_of_rows, nearest_multiples
 from zephon_jax.ops.base import Fields
 from zephon_jax.plan.compile import Plan
@@ -198,24 +198,10 @@ def leaf_sharding(shardings: Shardings, name: str, rank: int) -> NamedSharding:
 
 
 def cast(name: str, values: NDArray[Any], dtypes: Mapping[str, Any]) -> NDArray[Any]:
-    """Host casts: what `dtypes` says; else 64-bit types to 32 bits, integers after a range check on this batch."""
-    wanted = np.dtype(dtypes[name]) if name in dtypes else _NARROW.get(values.dtype, values.dtype)
-    if wanted == values.dtype:
-        return values
-    if wanted.kind in "iu" and values.dtype.kind in "iu" and values.size:
-        info = np.iinfo(wanted.name)
-        low, high = int(values.min()), int(values.max())
-        if low < info.min or high > info.max:
-            seen = low if low < info.min else high
-            raise DataError(f"the field {name!r} holds {seen}, which does not fit in {wanted}; pass dtypes= or map it")
-    with np.errstate(over="ignore", invalid="ignore"):
-        out = values.astype(wanted)
-    if values.dtype.kind == "f" and values.size and wanted.kind in "iuf":
-        same = out == values if wanted.kind in "iu" else np.isfinite(out) | ~np.isfinite(values)
-        if not same.all():
-            seen = values[~same].flat[0]
-            raise DataError(f"the field {name!r} holds {seen}, which {wanted} cannot hold; pass dtypes= or map it")
-    return out
+    """Host casts: what `dtypes` says; else 64-bit types to 32 bits, after a check of this batch."""
+    return converted(
+        name, values, np.dtype(dtypes[name]) if name in dtypes else _NARROW.get(values.dtype, values.dtype)
+    )
 
 
 def local_batch(dtypes: Mapping[str, Any], placement: Placement) -> Callable[[HostRound], Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zephon_jax.columns import Columns, Dense, concat_columns, take
-from zephon_jax.errors import DataError
+from zephon_jax.errors import ContractViolation, DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import RecordOperator
 from zephon_jax.origin import CHUNK, LINEAGE
@@ -49,6 +49,16 @@ class Fetch(RecordOperator):
     def __init__(self, datasets: Mapping[int, Reader], *, skip_unreadable: bool):
         self._datasets, self._skip = datasets, skip_unreadable
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether another process can read all samples as well, given no more than the description of files."""
+        return all(getattr(dataset, "reads_files", False) for dataset in self._datasets.values())
+
+    @property
+    def block_hint(self) -> int:
+        """The most samples that a dataset reads together at the price of one; 1 if it does not matter."""
+        return max([getattr(dataset, "block_hint", None) or 1 for dataset in self._datasets.values()], default=1)
+
     def identity(self) -> None:
         return None  # datasets are fingerprinted, the policy is an option of the plan
 
@@ -63,7 +73,7 @@ class Fetch(RecordOperator):
         bad: dict[int, DataError] = {}
         for a, b in zip(groups.tolist(), [*groups[1:].tolist(), len(order)], strict=True):
             at = order[a:b]
-            columns, broken = self._datasets[int(dataset[at[0]])].read(int(shard[at[0]]), sample[at])
+            columns, broken = self._dataset(int(dataset[at[0]])).read(int(shard[at[0]]), sample[at])
             parts.append(columns)
             lengths.append(b - a)
             bad.update({int(at[i]): error for i, error in broken.items()})
@@ -74,6 +84,13 @@ class Fetch(RecordOperator):
             columns = {name: take(column, back) for name, column in columns.items()}
         out = batch.with_columns(columns)
         return self._without(out, bad) if bad else out
+
+    def _dataset(self, number: int) -> Reader:
+        if number not in self._datasets:
+            raise ContractViolation(
+                f"the work source hands out samples of dataset {number}, but its datasets_by_id are {sorted(self._datasets)}"
+            )
+        return self._datasets[number]
 
     @staticmethod
     def _pointers(batch: MicroBatch, name: str) -> Any:
