@@ -23,7 +23,8 @@ LAYERS = (
     frozenset({"emit"}),
     frozenset({"engine"}),
     frozenset({"runners"}),
-    frozenset({"plan", "checkpoint", "coordinate"}),
+    frozenset({"plan", "checkpoint"}),
+    frozenset({"coordinate"}),  # agrees on parts of a checkpoint without looking into them
     frozenset({"sources", "work", "ops", "metrics"}),
     frozenset({"types", "origin", "columns", "deferred", "errors", "lanes", "microbatch", "options"}),
 )
@@ -63,8 +64,10 @@ PURE = (
     "checkpoint.agree",
     "checkpoint.codec",
     "checkpoint.marks",
+    "checkpoint.merge",
     "checkpoint.pointers",
     "checkpoint.schema",
+    "coordinate.protocol",
 )
 IMPURE = frozenset(
     "threading multiprocessing concurrent asyncio queue signal sched "  # who runs when
@@ -76,7 +79,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint"
 
 # A worker process that imports jax may claim the accelerator, so it stays in few places.
 DEVICE_LIBRARIES = frozenset({"jax", "jaxlib", "orbax"})
-DEVICE_ROOMS = ("emit", "checkpoint.orbax", "coordinate.kv", "demo")
+DEVICE_ROOMS = ("emit", "checkpoint.orbax", "coordinate.jaxkv", "demo")
 
 MAX_LINES = 450
 

@@ -34,6 +34,12 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     found = sorted(where.glob("lanes_*_of_*.zst")) or sorted(where.glob("*/lanes_*_of_*.zst"))
     if len(found) == 1:
         return decode(found[0].read_bytes())
+    if len({path.parent for path in found}) == 1:  # of several processes
+        from etils import epath
+
+        from zephon_jax.checkpoint.item import read_item
+
+        return read_item(epath.Path(found[0].parent))
     if not found:
         steps = sorted((p.name for p in where.iterdir() if p.is_dir() and p.name.isdigit()), key=int)
         hint = f"; name a step's folder, there are {steps[-8:]}" if steps else ""

@@ -135,7 +135,12 @@ def main(path: str) -> None:
 
 # -- the launcher's side -------------------------------------------------------------------------------------------------------
 def launch(
-    folder: pathlib.Path, processes: int, devices: int, jobs: list[Any], timeout_s: float = 110
+    folder: pathlib.Path,
+    processes: int,
+    devices: int,
+    jobs: list[Any],
+    timeout_s: float = 110,
+    module: str = "tests.processes.hosts",
 ) -> list[list[Any]]:
     """The results of every process: a list per process of a result per job."""
     with socket.socket() as s:
@@ -160,7 +165,7 @@ def launch(
         path = folder / f"config{i}.json"
         path.write_text(json.dumps(config))
         with open(folder / f"log{i}", "wb") as log:
-            command = [sys.executable, "-m", "tests.processes.hosts", str(path)]
+            command = [sys.executable, "-m", module, str(path)]
             running.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=subprocess.STDOUT))
     deadline = time.monotonic() + timeout_s
     try:

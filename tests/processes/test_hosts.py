@@ -39,7 +39,8 @@ def reference(name: str, lanes: int, rows: int, steps: int, **options):
 
 
 @pytest.mark.parametrize(
-    ("processes", "devices"), [(2, 4), pytest.param(4, 2, marks=pytest.mark.long), pytest.param(8, 1, marks=pytest.mark.long)]
+    ("processes", "devices"),
+    [(2, 4), pytest.param(4, 2, marks=pytest.mark.long), pytest.param(8, 1, marks=pytest.mark.long)],
 )
 def test_global_arrays_are_the_same_on_any_mesh(tmp_path, processes, devices):
     """5 lanes of 40 rows: a count that no topology divides, so that lanes straddle processes."""

@@ -121,6 +121,8 @@ class _Agreed:
                 return
             else:
                 self._wait(step)
+                if self._engine.stopped:  # nothing will decide this step any more, and nobody wants it
+                    return
 
     def _deliver(self) -> Iterator[Delivery]:
         assert self._delivered is not None

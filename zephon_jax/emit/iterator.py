@@ -10,7 +10,7 @@ import asyncio
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,14 +19,16 @@ from zephon_jax.checkpoint.agree import require_same_pipeline
 from zephon_jax.checkpoint.codec import plain_values, state_from_plain, state_to_plain
 from zephon_jax.checkpoint.marks import DatasetMark
 from zephon_jax.checkpoint.schema import PipelineState
+from zephon_jax.emit.guard import Consumer
 from zephon_jax.emit.pump import Pump
 from zephon_jax.emit.topology import Topology, alone
 from zephon_jax.engine.engine import Delivery, Engine
 from zephon_jax.engine.fingerprint import combine, to_hex
 from zephon_jax.engine.provenance import Contribution, contributions
 from zephon_jax.engine.receipts import Receipt
+from zephon_jax.engine.sizes import held_bytes
 from zephon_jax.errors import ConfigurationError, WorkerError, ZephonError
-from zephon_jax.metrics.counters import OperatorCounts
+from zephon_jax.metrics.stats import Stats, limiting
 from zephon_jax.ops.base import checked_int
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.identity import plan_differences
@@ -37,30 +39,9 @@ Batches = Callable[[Engine], Iterator[Delivery]]
 """How deliveries are made of the engine's: the engine's own, or rounds joined into arrays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Figures of an iterator at one moment; lanes are those of this process.
-
-    `step`: steps delivered. `rows`, `rounds`, `chunks_in_flight`, `skipped`: per lane, since the start of the stream
-    (in flight: what a checkpoint taken now would keep). `operators`: records in, out and finished since this iterator
-    started. `batches_ready`: made ahead. `chunks_replayed`, `rows_replayed`: by the restore;
-    `samples_loaded`: read again by it, for rows that were still to be delivered.
-    """
-
-    step: int
-    rows: Mapping[int, int]
-    rounds: Mapping[int, int]
-    chunks_in_flight: Mapping[int, int]
-    skipped: Mapping[int, int]
-    operators: Mapping[str, OperatorCounts]
-    batches_ready: int
-    chunks_drawn: int
-    chunks_replayed: int
-    rows_replayed: int
-    samples_loaded: int
-
-
-def _shut_down(running: list[Pump[Delivery]], engine: Engine) -> None:
+def _shut_down(running: list[Pump[Delivery]], engine: Engine, consumer: Consumer) -> None:
+    if not consumer.here:  # a forked child: these threads are not in it, and the processes are its parent's
+        return
     engine.stop()  # first, or the pump would wait for a task that nobody needs
     for pump in running:
         pump.close()
@@ -99,7 +80,8 @@ class PipelineIterator(Iterator[Any]):
         self._error: ZephonError | None = None
         self._host: dict[str, Any] = {}
         self._last: Sequence[tuple[int, Receipt]] = ()
-        self._finalizer = weakref.finalize(self, _shut_down, self._pumps, self._engine)
+        self._consumer, self._settled, self._steps_taken = Consumer(), 0, 0
+        self._finalizer = weakref.finalize(self, _shut_down, self._pumps, self._engine, self._consumer)
         place = self._topology
         self.aggregation = Aggregation(
             plan.options,
@@ -156,6 +138,10 @@ class PipelineIterator(Iterator[Any]):
         return out
 
     def _take(self) -> Any:
+        with self._consumer:
+            return self._taken()
+
+    def _taken(self) -> Any:
         if self._error is not None:
             raise self._error
         if self._closed:
@@ -167,8 +153,10 @@ class PipelineIterator(Iterator[Any]):
         try:
             for delivery in self._deliveries:
                 self._engine.settle(delivery)
+                self._settled += 1
                 if delivery.batch is not None:
                     self._last = delivery.receipts
+                    self._steps_taken += 1
                     return delivery.batch
         except ZephonError as error:
             self._error = error
@@ -178,6 +166,18 @@ class PipelineIterator(Iterator[Any]):
             self._error = WorkerError(f"the pipeline failed: {type(error).__name__}: {error}")
             self._finalizer()
             raise self._error from error
+        except BaseException as error:  # Ctrl-C, most likely
+            if any(pump.error is error for pump in self._pumps):  # SystemExit of an operator would end the trainer in silence
+                self._error = WorkerError(f"an operator raised {type(error).__name__}: {error}")
+                self._finalizer()
+                raise self._error from error
+            if sum(pump.taken for pump in self._pumps) != self._settled or not self._pumps:
+                self._error = WorkerError(  # a batch may be lost on the way, and to go on would leave it out in silence
+                    f"next() was interrupted by {type(error).__name__} while it took a batch; make a new iterator and restore a "
+                    "checkpoint"
+                )
+                self._finalizer()
+            raise
         if self._closed:
             raise ConfigurationError("this iterator was closed while next() was waiting for a batch")
         self._finished = True
@@ -200,7 +200,10 @@ class PipelineIterator(Iterator[Any]):
         if self._plan.options.executor == "inline":
             return self._make(self._engine)
         make, engine = self._make, self._engine  # not self: the thread must not keep the iterator alive
-        pump = Pump(lambda: make(engine), self._prefetch, _is_batch)
+        engine.open()
+        pump = Pump(
+            lambda: make(engine), self._prefetch, _is_batch, _held_bytes, self._plan.options.prefetch_bytes / 2
+        )
         self._pumps.append(pump)
         return pump
 
@@ -287,7 +290,7 @@ class PipelineIterator(Iterator[Any]):
             known=plan.replays_on_lengths,
             shard_names=self._shard_names,
         )
-        rounds = {parsed.lanes[lane].rounds for lane in self._lanes}
+        rounds = {snapshot.rounds for snapshot in parsed.lanes.values()}  # also of others' lanes: all refuse, or none
         if self._by_round and len(rounds) > 1:
             raise ConfigurationError(
                 f"this state was taken by iter() in the middle of a round (rounds per lane from {min(rounds)} to {max(rounds)}); "
@@ -339,8 +342,12 @@ class PipelineIterator(Iterator[Any]):
             )
 
     def fingerprint(self) -> str:
-        """Of everything delivered by all lanes so far: equal rows, equal strings, on every topology."""
-        return combine({lane: books.digest for lane, books in self._engine.books.items()})
+        """Of everything delivered by all lanes so far: equal rows, equal strings, on every topology.
+
+        With several processes all of them must call it, after the same step, as with `checkpoint`.
+        """
+        digests = {lane: books.digest for lane, books in self._engine.books.items()}
+        return combine(self.aggregation.digests(digests, self.step) if self.aggregation.together() else digests)
 
     def lane_fingerprints(self) -> dict[int, str]:
         """Per lane of this process: of every row delivered and its ordinal, resumes included."""
@@ -349,7 +356,7 @@ class PipelineIterator(Iterator[Any]):
     def stats(self) -> Stats:
         """Figures at this moment."""
         books, counts = self._engine.books, self._engine.counts
-        return Stats(
+        found = Stats(
             step=self.step,
             rows={lane: b.rows for lane, b in books.items()},
             rounds={lane: b.rounds for lane, b in books.items()},
@@ -361,7 +368,23 @@ class PipelineIterator(Iterator[Any]):
             chunks_replayed=counts.chunks_replayed,
             rows_replayed=counts.rows_replayed,
             samples_loaded=counts.samples_loaded,
+            prefetch=self._prefetch if self._plan.options.executor != "inline" else 0,
+            bytes_ready=sum(pump.waiting_bytes for pump in self._pumps),
+            first_wait_s=self._consumer.first_wait_s,
+            elapsed_s=self._consumer.elapsed_s,
+            steps_taken=self._steps_taken,
+            wait_s=self._consumer.wait_s,
+            blocked_s=sum(pump.blocked_s for pump in self._pumps),
+            workers_wait_s=counts.waited_s,
+            workers_lost=self._engine.workers_lost,
         )
+        stateless = (step for stage in self._plan.stages if stage.stateless for step in stage.steps)
+        names = self._plan.names_by_index
+        return replace(found, limit=limiting(found, frozenset(names[step.index] for step in stateless)))
+
+
+def _held_bytes(delivery: Delivery) -> int:
+    return held_bytes(delivery.batch) if delivery.batch is not None else 0
 
 
 def _is_batch(delivery: Delivery) -> bool:
