@@ -23,6 +23,7 @@ from zephon_jax.sources.cache import ShardCache, Wanted, cache_folder, shard_cac
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(cache, "_WAIT_S", 0.05)
+    monkeypatch.setattr(cache, "_STALLED_S", 0.05)
 
 
 def wanted(name: str, content: bytes = b"x" * 100, *, told: bool = True, calls: list[str] | None = None) -> Wanted:
@@ -266,6 +267,143 @@ def test_threads_that_want_more_than_fits_each_get_their_own(tmp_path, monkeypat
     assert size_of(kept) <= 1000
 
 
+# -- copies that do not fit together ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    monkeypatch.setattr(cache, "_WAIT_S", 20.0)
+    monkeypatch.setattr(cache, "_STALLED_S", 20.0)
+
+
+def grown(name: str, size: int, halfway: threading.Barrier | None = None, *, told: bool = False) -> Wanted:
+    """Comes in small blocks; copies that are begun wait for each other once, halfway."""
+    began: list[int] = []
+
+    def blocks():
+        began.append(1)
+        for at in range(0, size, 100):
+            if halfway is not None and len(began) == 1 and at == size // 200 * 100:
+                halfway.wait()
+            yield name.encode() * min(100, size - at)
+
+    return Wanted(name, "stamp", size if told else None, blocks)
+
+
+def all_at_once(kept: ShardCache, several: list[Wanted]) -> dict[str, bytes | DataError]:
+    got: dict[str, bytes | DataError] = {}
+
+    def ask(one: Wanted):
+        try:
+            got[one.path] = content_of(kept, one)
+        except DataError as error:
+            got[one.path] = error
+
+    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in several]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    return got
+
+
+def test_two_that_grow_and_do_not_fit_together_are_made_one_after_the_other(tmp_path, patient):
+    kept, halfway = ShardCache(tmp_path, 30_000), threading.Barrier(2, timeout=10)
+    assert all_at_once(kept, [grown("a", 25_000, halfway), grown("b", 26_000, halfway)]) == {
+        "a": b"a" * 25_000,
+        "b": b"b" * 26_000,
+    }
+    assert size_of(kept) <= 30_000
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("bound", [1.2, 2.3, 4.0])
+@pytest.mark.parametrize("told", [(), "ace", "abcdefgh"])
+def test_many_that_do_not_fit_together_are_all_made(tmp_path, patient, bound, told):
+    sizes = {name: 10_000 + 700 * k for k, name in enumerate("abcdefgh")}
+    kept = ShardCache(tmp_path, int(bound * max(sizes.values())))
+    got = all_at_once(kept, [grown(name, size, told=name in told) for name, size in sizes.items()])
+    assert got == {name: name.encode() * size for name, size in sizes.items()}
+    assert size_of(kept) <= kept.bound_bytes
+
+
+def test_one_that_is_too_large_fails_alone(tmp_path, patient):
+    kept = ShardCache(tmp_path, 30_000)
+    got = all_at_once(kept, [grown("a", 25_000), grown("b", 31_000), grown("c", 26_000)])
+    assert "bounded to 30,000" in str(got.pop("b"))
+    assert got == {"a": b"a" * 25_000, "c": b"c" * 26_000}
+
+
+def test_readers_that_stay_are_an_error_for_all_who_wait(tmp_path):
+    kept = ShardCache(tmp_path, 30_000)
+    with kept.pinned(wanted("x", b"x" * 20_000)):
+        got = all_at_once(kept, [grown(name, 11_000, told=name == "c") for name in "abcd"])
+        assert sorted(got) == list("abcd")
+        assert all("has been in use for 0.05 s" in str(error) for error in got.values())
+    assert content_of(kept, grown("a", 11_000)) == b"a" * 11_000
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_who_waits_is_patient_as_long_as_others_go_on(tmp_path, monkeypatch):
+    """A large copy takes minutes. The clock is the test's."""
+    monkeypatch.setattr(cache, "_WAIT_S", 30.0)
+    monkeypatch.setattr(cache, "_STALLED_S", 300.0)
+    now = [0.0]
+    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
+    kept = ShardCache(tmp_path, 1000)
+    for name in ("mine", "other"):
+        (tmp_path / "tmp" / name).mkdir()
+        (tmp_path / "tmp" / name / "data").write_bytes(b"x")
+    other = tmp_path / "tmp" / "other" / "data"
+    with open(tmp_path / "tmp" / "mine" / "data", "rb") as mine:
+        copy, patience = cache._Copy(mine.fileno(), wanted("a")), cache._Patience()
+        for k in range(5):
+            os.utime(other, ns=(k, 10**18 + k))
+            kept._pause(copy, patience)
+            now[0] += 299
+            kept._pause(copy, patience)
+        now[0] += 2
+        with pytest.raises(DataError, match="in use for 300 s"):
+            kept._pause(copy, patience)
+        os.rename(tmp_path / "tmp" / "other", tmp_path / ("0" * 32))  # it is done: readers may have it for a while
+        kept._pause(copy, patience)
+        now[0] += 29
+        kept._pause(copy, patience)
+        now[0] += 2
+        with pytest.raises(DataError, match="in use for 30 s"):
+            kept._pause(copy, patience)
+
+
+def test_who_waits_to_mend_an_entry_does_not_occupy_it(tmp_path):
+    content_of(ShardCache(tmp_path, 150), wanted("a"))
+    later, looked = ShardCache(tmp_path, 150), threading.Event()
+    entry = later._entry(wanted("a"))
+    (entry / "data").write_bytes(b"y" * 100)
+    intact = later._intact
+    later._intact = lambda entry, descriptor: (intact(entry, descriptor), looked.set())[0]
+    got: list[bytes] = []
+
+    def evictable() -> bool:
+        with open(entry / "data", "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    def mended_while_another_has_the_lock():
+        with later._holding(entry.name[:2]):
+            thread = threading.Thread(target=lambda: got.append(content_of(later, wanted("a"))), daemon=True)
+            thread.start()
+            assert looked.wait(10)
+            wait_for(evictable)
+        thread.join(timeout=10)
+
+    with pytest.warns(UserWarning, match="damaged"):
+        mended_while_another_has_the_lock()
+    assert got == [b"x" * 100]
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 CHURN = """
@@ -309,6 +447,64 @@ def test_processes_share_it_and_may_be_killed_at_any_moment(tmp_path):
         assert content_of(kept, Wanted(f"{n}", "s", len(content), lambda content=content: [content])) == content
     assert size_of(kept) <= 100_000
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+SEVERAL = """
+import concurrent.futures, pathlib, sys
+from zephon_jax.sources import cache
+cache._WAIT_S = cache._STALLED_S = 20.0
+kept = cache.ShardCache(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+
+def ask(name):
+    size = 10_000 + ord(name)
+    wanted = cache.Wanted(name, "s", None, lambda: (name.encode() * min(500, size - at) for at in range(0, size, 500)))
+    with kept.pinned(wanted) as path:
+        assert pathlib.Path(path).read_bytes() == name.encode() * size
+
+print("ready", flush=True)
+with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    list(pool.map(ask, sys.argv[3] * int(sys.argv[4])))
+print("done", flush=True)
+"""
+
+
+def several(folder: pathlib.Path, bound: int, names: str, rounds: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "error", "-c", SEVERAL, str(folder), str(bound), names, str(rounds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+@pytest.mark.slow
+def test_processes_whose_copies_do_not_fit_together_each_get_theirs(tmp_path):
+    """Others, that are killed meanwhile, may hold any of the locks."""
+    workers = [several(tmp_path, 12_500, names, 5) for names in ("abc", "bcd")]
+    for k in range(4):
+        with several(tmp_path, 12_500, "efg", 1000) as victim:
+            assert victim.stdout is not None
+            victim.stdout.readline()
+            time.sleep(0.03 * k)
+            victim.kill()
+    for worker in workers:
+        out, _ = worker.communicate(timeout=60)
+        assert worker.returncode == 0
+        assert out.endswith(b"done\n")
+    kept = ShardCache(tmp_path, 12_500)
+    assert size_of(kept) <= 12_500
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_one_that_waits_for_room_holds_others_back_until_it_is_killed(tmp_path):
+    kept = ShardCache(tmp_path, 12_500)
+    with kept.pinned(wanted("x", b"x" * 5000)):
+        with several(tmp_path, 12_500, "a", 1) as victim:
+            try:
+                wait_for(lambda: kept._locks.is_held("short"))
+                with pytest.raises(DataError, match="has been in use"):
+                    content_of(kept, wanted("b"))
+            finally:
+                victim.kill()
+        assert content_of(kept, wanted("b")) == b"x" * 100
+    assert content_of(kept, grown("c", 12_000)) == b"c" * 12_000
 
 
 def test_leftovers_are_swept_but_not_what_is_being_written(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import threading
 
 import pytest
 
@@ -169,3 +171,32 @@ def test_globs_of_keys_match_as_those_of_paths_do(tmp_path, monkeypatch, key, pa
     monkeypatch.chdir(tmp_path)
     assert (key in glob.glob(pattern, recursive=True)) == want
     assert files._matches(key.split("/"), pattern.split("/")) == want
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrayrecord"])
+@pytest.mark.parametrize("named", ["{}", "", "*"])
+def test_what_is_no_file_is_an_error_and_never_waited_for(tmp_path, name, named):
+    library = {".parquet": "pyarrow", ".arrayrecord": "array_record"}.get(os.path.splitext(name)[1])
+    if library is not None:
+        pytest.importorskip(library)
+    os.mkfifo(tmp_path / name)
+    got: list[BaseException] = []
+
+    def ask():
+        try:
+            Dataset.from_path("d", f"{tmp_path}/{named.format(name)}")
+        except BaseException as error:
+            got.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)  # which would wait for a writer
+    thread.start()
+    thread.join(timeout=10)
+    assert [type(error) for error in got] == [ConfigurationError]
+    assert f"{name} is a pipe, a socket or a device (prw" in str(got[0])
+
+
+def test_a_device_is_no_file():
+    with pytest.raises(
+        ConfigurationError, match=r"/dev/null is a pipe, a socket or a device \(crw.*a file was expected"
+    ):
+        Dataset.from_path("d", "/dev/null", format="jsonl")

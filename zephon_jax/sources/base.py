@@ -150,6 +150,13 @@ class Dataset:
         return digest.hexdigest()
 
     @property
+    def reads_files(self) -> bool:
+        """Whether samples come from files or object storage, not from an object in memory."""
+        from zephon_jax.sources.memory import MemorySource
+
+        return not isinstance(self._source, MemorySource)
+
+    @property
     def block_hint(self) -> int | None:
         """How many consecutive samples are cheapest to read together: those of a row group, say. None if it does not matter."""
         return getattr(self._source, "block_hint", None)

@@ -5,13 +5,18 @@ A folder below the cache folder, shared by all processes of a machine:
     shards/NAME/data      the copy; NAME is a hash of the source's path and stamp, so another content is another entry
     shards/NAME/checksum  of the copy, taken while it was written
     shards/tmp/…          entries being written, entries being removed
-    shards/locks/…        one of 256 locks serialises the writing of an entry, `room` the eviction
+    shards/locks/…        one of 256 locks serialises the writing of an entry, `room` the eviction; `turn` and `short`: below
 
 Rules. An entry appears whole (written under another name, synced, renamed) or not at all. A process that uses one holds a
 shared `flock` on its file, and one that evicts needs an exclusive one; the kernel frees the locks of a dead process, so
 there is nothing to repair after SIGKILL except leftovers in `tmp`, which the next process sweeps. What leaves first is
 what was used longest ago. Room for an entry is taken before it is written, by setting the length of its file, so that
 processes that download at once see each other. A copy is compared with its checksum when a process first opens it.
+
+Copies that are written at once may not fit together, and one whose size is not known takes its room bit by bit. So that
+they never wait for each other, only one of all processes, who holds `turn`, waits for room while it occupies some: whoever
+else finds none gives up what it has begun, waits for its turn and starts again. While that one is `short` of room, nobody
+begins; those that have begun finish or give up, so it gets the room unless readers keep it.
 """
 
 from __future__ import annotations
@@ -32,12 +37,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 from zephon_jax.errors import ConfigurationError, DataError
+from zephon_jax.sources.locks import Locks
 
 __all__ = ["ShardCache", "Wanted", "cache_folder", "shard_cache"]
 
 _STEP_BYTES = 64 << 20  # by which room is taken for an entry whose size is not known
 _READ_BYTES = 4 << 20
-_WAIT_S = 30.0  # for room that other threads and processes occupy
+_WAIT_S = 30.0  # for room that readers occupy
+_STALLED_S = 300.0  # for room that other copies occupy, since one of them was last seen to go on
+_POLL_S = 0.02  # others read or write entries, which takes them a moment
 _KEPT = 16  # entries that stay pinned after `keep`: enough for as many threads to open what they were given
 
 
@@ -48,6 +56,25 @@ class Wanted(NamedTuple):
     stamp: str
     size: int | None
     blocks: Callable[[], Iterable[bytes]]
+
+
+class _Copy:
+    """One that is being written: its file, how long that shall be, and the descriptor of the lock `turn` once it is held."""
+
+    def __init__(self, descriptor: int, wanted: Wanted):
+        self.descriptor, self.wanted, self.asked = descriptor, wanted, 0
+        self.turn: int | None = None
+
+
+class _Patience:
+    """Of one wait for room: when the others were last seen to go on, and by what that was seen."""
+
+    def __init__(self) -> None:
+        self.since, self.written_ns, self.moved_ns = time.monotonic(), 0, 0
+
+
+class _GivenUp(Exception):
+    """There is no room for a copy, and it is not its turn to wait for some while it occupies what it has."""
 
 
 def cache_folder() -> pathlib.Path:
@@ -85,10 +112,11 @@ class ShardCache:
     """See the module. `bound_bytes` None: half of what is free and of what the cache holds, when it is made."""
 
     def __init__(self, folder: pathlib.Path, bound_bytes: int | None = None):
-        self._folder, self._tmp, self._locks = folder, folder / "tmp", folder / "locks"
+        self._folder, self._tmp = folder, folder / "tmp"
+        self._locks = Locks(folder / "locks")
+        self._holding = self._locks.holding
         try:
             self._tmp.mkdir(parents=True, exist_ok=True)
-            self._locks.mkdir(exist_ok=True)
             with self._holding("room"):
                 self._sweep()
             if bound_bytes is None:
@@ -155,6 +183,7 @@ class ShardCache:
                         with contextlib.suppress(OSError):  # on a read-only file system nothing is evicted either
                             os.utime(entry)
                         return descriptor
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)  # who waits for a lock occupies no room meanwhile
                     with self._holding(entry.name[:2]):
                         if _is_at(descriptor, entry / "data"):  # else another thread has replaced it by a good one
                             self._remove(entry)
@@ -183,7 +212,7 @@ class ShardCache:
 
     # -- making one ------------------------------------------------------------------------------------------------
     def _made(self, entry: pathlib.Path, wanted: Wanted) -> int | None:
-        """Write the entry and put it in its place; None if it was evicted at once."""
+        """Write the entry and put it in its place; None if somebody emptied the cache meanwhile."""
         size = wanted.size
         if size is not None and size > self.bound_bytes:
             raise self._too_large(wanted.path, size)
@@ -198,9 +227,9 @@ class ShardCache:
             _write_synced(folder / "checksum", checksum.encode())
             _sync_folder(folder)
             with self._holding("room"):  # or one who counts would find it in neither place
+                fcntl.flock(descriptor, fcntl.LOCK_SH)  # lets go for a moment, in which nobody evicts
                 os.rename(folder, entry)
             _sync_folder(self._folder)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)  # lets go for a moment, so look whether it is still there
             if _is_at(descriptor, entry / "data"):
                 self._verified.add(_identity(entry, descriptor))
                 return descriptor
@@ -212,43 +241,95 @@ class ShardCache:
         return None
 
     def _written(self, descriptor: int, wanted: Wanted) -> str:
-        digest, at, reserved = hashlib.blake2b(digest_size=16), 0, 0
-        if wanted.size:
-            self._reserve(descriptor, reserved := wanted.size, wanted)
-        for block in wanted.blocks():
+        """Write the copy, from its start again if there is no room for it now; its checksum."""
+        copy = _Copy(descriptor, wanted)
+        try:
+            while True:
+                with contextlib.suppress(_GivenUp):
+                    return self._copied(copy)
+                os.ftruncate(descriptor, 0)
+                self._await_turn(copy)
+        finally:
+            if copy.turn is not None:
+                os.close(copy.turn)
+
+    def _copied(self, copy: _Copy) -> str:
+        digest, at, reserved, size = hashlib.blake2b(digest_size=16), 0, 0, copy.wanted.size
+        if size:
+            self._reserve(copy, reserved := size)
+        for block in copy.wanted.blocks():
             if at + len(block) > reserved:
-                step = 0 if wanted.size is not None else min(_STEP_BYTES, self.bound_bytes // 8)
+                step = 0 if size is not None else min(_STEP_BYTES, self.bound_bytes // 8)
                 reserved = max(at + len(block), min(reserved + step, self.bound_bytes))
-                self._reserve(descriptor, reserved, wanted)
+                self._reserve(copy, reserved)
             digest.update(block)
             view = memoryview(block)
             while view:
-                written = os.pwrite(descriptor, view, at)
+                written = os.pwrite(copy.descriptor, view, at)
                 view, at = view[written:], at + written
-        os.ftruncate(descriptor, at)
-        os.fsync(descriptor)
+        os.ftruncate(copy.descriptor, at)
+        os.fsync(copy.descriptor)
         return digest.hexdigest()
 
-    def _reserve(self, descriptor: int, size: int, wanted: Wanted) -> None:
-        """Make the file this long, after making room for it."""
+    def _reserve(self, copy: _Copy, size: int) -> None:
+        """Make the copy's file this long, after making room for it; `_GivenUp` if another has its turn."""
         if size > self.bound_bytes:
-            raise self._too_large(wanted.path, size)
-        give_up = time.monotonic() + _WAIT_S
+            raise self._too_large(copy.wanted.path, size)
+        copy.asked = size
+        if copy.turn is None and not os.fstat(copy.descriptor).st_size:
+            patience = _Patience()
+            while self._locks.is_held("short"):
+                self._pause(copy, patience)
+        if self._taken(copy):
+            return
+        if copy.turn is None:
+            copy.turn = self._locks.now("turn")  # one need not start again
+            if copy.turn is None:
+                raise _GivenUp
+        patience = _Patience()
+        with self._holding("short"):
+            while not self._taken(copy):
+                self._pause(copy, patience)
+
+    def _taken(self, copy: _Copy) -> bool:
+        """Whether there was room to make the copy's file as long as was asked for."""
         while True:
             with self._holding("room"):
-                if self._free(size - os.fstat(descriptor).st_size) <= self.bound_bytes:
-                    os.ftruncate(descriptor, size)
-                    return
-            if time.monotonic() > give_up:
-                break
+                if self._free(copy.asked - os.fstat(copy.descriptor).st_size) <= self.bound_bytes:
+                    os.ftruncate(copy.descriptor, copy.asked)
+                    return True
             if not self.release(1):
-                time.sleep(0.02)  # others read or write entries, which takes them a moment
-        raise DataError(
-            f"no room for a copy of {wanted.path} ({size:,} bytes) in the cache {self._folder}: it is bounded to "
-            f"{self.bound_bytes:,} bytes, and the rest has been in use for {_WAIT_S:g} s by this or other processes. Set "
-            "ZEPHON_JAX_CACHE_BYTES higher, or ZEPHON_JAX_CACHE_DIR to a larger disk",
-            path=wanted.path,
-        )
+                return False
+
+    def _await_turn(self, copy: _Copy) -> None:
+        patience = _Patience()
+        while copy.turn is None:
+            copy.turn = self._locks.now("turn")
+            if copy.turn is None:
+                self._pause(copy, patience)
+
+    def _pause(self, copy: _Copy, patience: _Patience) -> None:
+        """Wait for a moment; DataError if for long nobody has written, finished or evicted anything."""
+        others = [
+            status.st_mtime_ns
+            for status in map(_status, self._tmp.glob("*/data"))
+            if status is not None and status.st_size and not os.path.samestat(status, os.fstat(copy.descriptor))
+        ]
+        written_ns, moved_ns = max(others, default=0), self._folder.stat().st_mtime_ns  # in this order: see `_made`
+        now = time.monotonic()
+        if written_ns > patience.written_ns or moved_ns != patience.moved_ns:  # one that vanishes has achieved nothing
+            patience.since, patience.moved_ns = now, moved_ns
+            patience.written_ns = max(written_ns, patience.written_ns)
+        limit_s = _STALLED_S if others else _WAIT_S
+        if now - patience.since > limit_s:
+            raise DataError(
+                f"no room for a copy of {copy.wanted.path} ({copy.asked:,} bytes) in the cache {self._folder}: it is bounded "
+                f"to {self.bound_bytes:,} bytes, and the rest has been in use for {limit_s:g} s by this or other processes. Set "
+                "ZEPHON_JAX_CACHE_BYTES higher, or ZEPHON_JAX_CACHE_DIR to a larger disk",
+                path=copy.wanted.path,
+            )
+        if not self.release(1):
+            time.sleep(_POLL_S)
 
     # -- room ------------------------------------------------------------------------------------------------------
     def _free(self, more: int) -> int:
@@ -287,17 +368,6 @@ class ShardCache:
                 shutil.rmtree(folder, ignore_errors=True)
             if descriptor is not None:
                 os.close(descriptor)
-
-    @contextlib.contextmanager
-    def _holding(self, name: str) -> Generator[None, None, None]:
-        """One process and thread at a time. A file per lock is kept for ever, since removing one would be a race."""
-        self._locks.mkdir(parents=True, exist_ok=True)  # somebody may have emptied the cache meanwhile
-        descriptor = os.open(self._locks / name, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     # -- errors ----------------------------------------------------------------------------------------------------
     def _too_large(self, path: str, size: int) -> DataError:
@@ -346,11 +416,15 @@ def _identity(entry: pathlib.Path, descriptor: int) -> tuple[str, int, int]:
     return entry.name, status.st_ino, status.st_mtime_ns
 
 
-def _size(path: pathlib.Path) -> int:
+def _status(path: pathlib.Path) -> os.stat_result | None:
     try:
-        return path.stat().st_size
+        return path.stat()
     except FileNotFoundError:
-        return 0
+        return None
+
+
+def _size(path: pathlib.Path) -> int:
+    return 0 if (status := _status(path)) is None else status.st_size
 
 
 def _write_synced(path: pathlib.Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from zephon_jax.sources.recent import Recent
-from zephon_jax.sources.storage import StoredFile, changed, is_remote, local_path, stat
+from zephon_jax.sources.storage import StoredFile, changed, is_remote, local_copy, stat
 
 __all__ = ["forget", "opened"]
 
@@ -19,7 +19,12 @@ def opened(kind: str, file: StoredFile, open_path: Callable[[str], T]) -> T:
     """What `open_path` made of the file's local path, now or before. DataError if the file is not the one that was indexed."""
     if not is_remote(file.path) and stat(file.path) != file:
         raise changed(file.path)
-    return _OPEN.get((kind, file), lambda: (open_path(local_path(file)), 1))
+
+    def make() -> tuple[T, int]:
+        with local_copy(file) as path:  # which can be evicted from then on: what is open can be read to its end
+            return open_path(path), 1
+
+    return _OPEN.get((kind, file), make)
 
 
 def forget() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat as modes
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ def stat_all(paths: Sequence[str]) -> list[StoredFile]:
     """Size and stamp of each file, in order; requests to object storage are issued together.
 
     Raises:
+        ConfigurationError: One of them is a pipe, a socket or a device, which cannot be read at random.
         DataError: One of them is missing or cannot be read; the first such is named.
     """
     remote = [path for path in paths if is_remote(path)]
@@ -69,6 +71,11 @@ def _stat_local(path: str) -> StoredFile:
         status = os.stat(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}", path=path) from error
+    if not modes.S_ISREG(status.st_mode) and not modes.S_ISDIR(status.st_mode):
+        raise ConfigurationError(
+            f"{path} is a pipe, a socket or a device ({modes.filemode(status.st_mode)}), a file was expected: samples are "
+            "read at random and more than once. Write the content to a file"
+        )
     return StoredFile(path, status.st_size, _stamp(status))
 
 
