@@ -57,7 +57,7 @@ def test_provenance_counts_the_tokens_not_the_padding_also_after_a_resume():
         again.restore(state)
         next(again)
         assert again.provenance() == want
-    assert {stop - start for ((_, _, _, start, stop),) in want.values()} <= {2, 4, 6}
+    assert {(stop or 0) - start for ((_, _, _, start, stop),) in want.values()} <= {2, 4, 6}
 
 
 def test_a_resume_that_compares_nothing_is_no_proof():

@@ -96,8 +96,8 @@ MISTAKES = {
         "            self._in = self._out = Weight(0, 0)\n"),
     "nothing is flushed at the end": (
         "engine/chain.py",
-        "if (rest := lane_op.flush(None)) is not None:",
-        "if False:"),
+        "out = lane_op.flush(None)",
+        "out = None"),
     # the replay on lengths
     "what is known beyond the cut is saved": ("engine/lane.py", "return table[:, below]", "return table"),
     "a sample too many is taken as known": ("engine/chain.py", "else s.high_offset + 1", "else s.high_offset + 2"),
@@ -117,8 +117,8 @@ MISTAKES = {
         "RoundRobin({lane: 0 for"),
     "results come in the order of completion (O3)": (
         "runners/ordered.py",
-        "yield _resolve(pending.popleft())",
-        "yield _resolve(pending.pop())"),
+        "yield resolved(pending.popleft())",
+        "yield resolved(pending.pop())"),
     # identity and operators
     "every child is the last": ("origin.py", "table[LAST] *= is_last", "table[LAST] *= 1"),
     "children do not count their siblings": ("origin.py", "table[SIBLINGS] + of - 1, 0)", "table[SIBLINGS], 0)"),

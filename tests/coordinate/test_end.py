@@ -133,7 +133,7 @@ def together(folder, supplies, policy, ahead=4, timeout_s=20.0, fail=None, dead=
             for _ in agreed(engine, rounds, agreement):
                 n += 1
                 if fail == (i, n):
-                    engine.own = None  # the next round raises
+                    engine.own = None  # type: ignore[assignment]  # the next round raises
             results[i] = n
         except Exception as error:
             results[i] = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,7 +34,7 @@ def crop(record, rng):
     return {**record, "image": record["image"][top : top + 16, left : left + 16]}
 
 
-def records(n=48):
+def records(n=48) -> list[dict[str, Any]]:
     return [
         {
             "png": png(i),

@@ -132,7 +132,7 @@ class Unfounded(zj.RecordOperator):
         return batch
 
 
-IN_FULL = "Replay: in full (a stateless operator stands behind an accumulator, or an accumulator needs payloads)"
+IN_FULL = "Replay: in full (a stateless operator stands behind an accumulator, or one needs payloads, or lengths that pad hides)"
 LENGTHS = "Replay: on lengths; only records still to be delivered are read again"
 IDENTITIES = "Replay: on identities; only records still to be delivered are read again"
 
@@ -501,7 +501,10 @@ def test_custom_work_is_told_by_its_class():
         ({"max_workers": True}, r"options\(max_workers=True\) must be an integer"),
         ({"flush_every_k_chunks": -1}, r"options\(flush_every_k_chunks=-1\) must be at least 0"),
         ({"micro_batch_records": 0}, r"options\(micro_batch_records=0\) must be at least 1"),
-        ({"executor": "dask"}, r"options\(executor='dask'\) must be one of \['threads', 'inline'\]"),
+        (
+            {"executor": "dask"},
+            r"options\(executor='dask'\) must be one of \['threads', 'processes', 'inline'\], or a conc",
+        ),
         ({"on_data_error": "ignore"}, r"options\(on_data_error='ignore'\) must be 'raise' or 'skip'"),
         ({"max_skipped": 3}, r"options\(max_skipped=\) has a meaning with on_data_error='skip' only"),
         ({"dp_degree": 2}, r"options\(dp_degree=, dp_group_id=\) must be given together"),

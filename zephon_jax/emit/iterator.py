@@ -167,7 +167,8 @@ class PipelineIterator(Iterator[Any]):
             self._finalizer()
             raise self._error from error
         except BaseException as error:  # Ctrl-C, most likely
-            if any(pump.error is error for pump in self._pumps):  # SystemExit of an operator would end the trainer in silence
+            # SystemExit of an operator would end the trainer in silence.
+            if any(pump.error is error for pump in self._pumps):
                 self._error = WorkerError(f"an operator raised {type(error).__name__}: {error}")
                 self._finalizer()
                 raise self._error from error
@@ -201,9 +202,7 @@ class PipelineIterator(Iterator[Any]):
             return self._make(self._engine)
         make, engine = self._make, self._engine  # not self: the thread must not keep the iterator alive
         engine.open()
-        pump = Pump(
-            lambda: make(engine), self._prefetch, _is_batch, _held_bytes, self._plan.options.prefetch_bytes / 2
-        )
+        pump = Pump(lambda: make(engine), self._prefetch, _is_batch, _held_bytes, self._plan.options.prefetch_bytes / 2)
         self._pumps.append(pump)
         return pump
 

@@ -7,9 +7,10 @@ it was handed out or finished.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,14 @@ from zephon_jax.engine.accumulate import LaneAccumulator
 from zephon_jax.engine.lane import ReplayFilter
 from zephon_jax.engine.receipts import Admission, Receipt
 from zephon_jax.engine.replay import Loader, Replayed, deferred_batch, known_of
-from zephon_jax.engine.tasks import Counted, StepFailed, run_steps
+from zephon_jax.engine.tasks import Counted, StepFailed
 from zephon_jax.errors import ContractViolation, DataError, WorkerError, ZephonError
 from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.fetch import pointer_columns
 from zephon_jax.origin import CHUNK, LAST, Cursor, Origin, no_contributors
-from zephon_jax.plan.compile import Plan, Stage
+from zephon_jax.plan.compile import Plan, Stage, Step
+from zephon_jax.runners.outcome import TaskLost
 from zephon_jax.types import Exhausted, Flush, Int32s, WorkChunk
 from zephon_jax.work.base import WorkSource
 
@@ -37,10 +39,20 @@ HostBatch: TypeAlias = dict[str, Any]
 """One lane's batch: field → array of shape (rows, ...); without a batch operator, one record: field → value."""
 
 Item: TypeAlias = MicroBatch | Flush | Exhausted
-StageRunner: TypeAlias = Callable[
-    [Callable[[MicroBatch], Counted], Iterator[Item | Replayed]], Iterator[Counted | Replayed | Flush | Exhausted]
-]
-"""Applies a task to micro-batches in order, passing control on: `map_inline`, or `map_ordered` on some executor."""
+
+
+class StageRunner(Protocol):
+    """Takes micro-batches through the operators of a stage, in order, and passes control on."""
+
+    @property
+    def micro_batch_records(self) -> int:
+        """How many records the next micro-batch should have."""
+        ...
+
+    def __call__(
+        self, steps: tuple[Step, ...], items: Iterator[Item | Replayed], /
+    ) -> Iterator[Counted | Replayed | Flush | Exhausted]: ...
+
 
 _PROGRESS_BULK = 8192  # contributors and pointers that may gather before they are reported without a batch
 
@@ -65,6 +77,7 @@ class LaneChain:
         snapshot: LaneSnapshot | None,
     ):
         self._plan, self._lane, self._source, self._counts = plan, lane, source, counts
+        self._run_stage = run_stage
         self._snapshot = snapshot if snapshot is not None and snapshot.chunks else None
         self._works: dict[int, WorkChunk] = {}  # to name records in errors; forgotten as chunks leave the chain
         self._receipt = Receipt()
@@ -127,14 +140,14 @@ class LaneChain:
 
     def _feed_chunk(self, chunk: int, work: WorkChunk, skipped: list[int], known: int) -> Iterator[Item | Replayed]:
         self._works[chunk] = work
-        size, depth = self._plan.options.micro_batch_records, self._plan.depth
+        depth = self._plan.depth
         if known:
-            assert self._snapshot is not None
-            assert self._snapshot.known is not None
             self._fed += known
-            yield Replayed(deferred_batch(self._lane, self._snapshot.known, chunk, np.arange(known)))
-        for start in range(known, len(work), size):
-            offsets = np.arange(start, min(start + size, len(work)))
+            yield Replayed(self._known_records(chunk, known))
+        start = known
+        while start < len(work):
+            offsets = np.arange(start, min(start + self._run_stage.micro_batch_records, len(work)))
+            start += len(offsets)
             closed = no_contributors(depth)
             if skipped:  # decided before the checkpoint; never again (rule F4)
                 again = np.isin(offsets, skipped)
@@ -148,16 +161,18 @@ class LaneChain:
             self._fed_at.append(self._fed)
             yield Flush(chunk + 1)
 
+    def _known_records(self, chunk: int, known: int) -> MicroBatch:
+        assert self._snapshot is not None
+        assert self._snapshot.known is not None
+        lengths = self._plan.keeps_lengths
+        return deferred_batch(self._lane, self._snapshot.known, chunk, np.arange(known), lengths=lengths)
+
     # -- stages ----------------------------------------------------------------------------------------------------
     def _stateless(self, stage: Stage, run_stage: StageRunner, items: Iterator[Item | Replayed]) -> Iterator[Item]:
         names = self._plan.names_by_index
         counters = [self._counts.operators[names[step.index]] for step in stage.steps]
-
-        def task(batch: MicroBatch) -> Counted:
-            return run_steps(stage.steps, batch)
-
         learn = stage is self._plan.stages[0] and self._plan.replays_on_lengths
-        for result in run_stage(task, items):
+        for result in run_stage(stage.steps, items):
             if isinstance(result, Replayed):
                 yield result.batch
                 continue
@@ -175,7 +190,7 @@ class LaneChain:
 
     @staticmethod
     def _run_first(stage: Stage, run_stage: StageRunner, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        for result in run_stage(lambda batch: run_steps(stage.steps, batch), batches):
+        for result in run_stage(stage.steps, batches):
             assert not isinstance(result, (Replayed, Flush, Exhausted))
             yield result[0]
 
@@ -183,19 +198,21 @@ class LaneChain:
         (step,) = stage.steps
         start = self._snapshot.first if self._snapshot else 0
         counts = self._counts.operators[self._plan.names_by_index[step.index]]
-        lane_op = LaneAccumulator(step, self._lane, start, counts, self._datasets_of)
+        lane_op = LaneAccumulator(step, self._lane, start, counts, self._datasets_of, self._plan.every or 0)
         for item in items:
+            began = time.monotonic()
             match item:
                 case MicroBatch():
-                    yield lane_op.push(item)
+                    out = lane_op.push(item)
                 case Flush(boundary):
-                    if (rest := lane_op.flush(boundary)) is not None:
-                        yield rest
-                    yield item
+                    out = lane_op.flush(boundary)
                 case Exhausted():
-                    if (rest := lane_op.flush(None)) is not None:
-                        yield rest
-                    yield item
+                    out = lane_op.flush(None)
+            counts.busy_s += time.monotonic() - began
+            if out is not None:
+                yield out
+            if not isinstance(item, MicroBatch):
+                yield item
 
     def _datasets_of(self, chunks: Int32s, offsets: Int32s) -> Int32s:
         """The dataset of each of these samples, which are still in the chain."""
@@ -336,6 +353,7 @@ class LaneChain:
 
     def _after_batch(self, batch: dict[str, NDArray[Any]], n: int) -> dict[str, NDArray[Any]]:
         for op in self._plan.after_batch:
+            began = time.monotonic()
             try:
                 batch = op.process_rows(batch)
             except ZephonError:
@@ -349,6 +367,7 @@ class LaneChain:
                     operator=op.name,
                 )
             self._counts.operators[op.name].add(op.figures(batch))
+            self._counts.operators[op.name].busy_s += time.monotonic() - began
         return batch
 
     # -- errors ----------------------------------------------------------------------------------------------------
@@ -364,6 +383,8 @@ class LaneChain:
             )
         if isinstance(cause, ZephonError):
             return cause
+        if isinstance(cause, TaskLost):
+            return WorkerError(f"{failure.operator}: {cause}; {at}", operator=failure.operator, pointer=pointer)
         return WorkerError(
             f"{failure.operator} raised {type(cause).__name__}: {cause}; {at}",
             operator=failure.operator,

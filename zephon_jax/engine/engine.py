@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import threading
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from zephon_jax.checkpoint.codec import require_plain
 from zephon_jax.checkpoint.schema import LaneSnapshot
-from zephon_jax.engine.chain import HostBatch, LaneChain, StageRunner
+from zephon_jax.engine.chain import HostBatch, LaneChain
 from zephon_jax.engine.lane import LaneBooks
+from zephon_jax.engine.legs import Stages
 from zephon_jax.engine.measure import measured_tokens
 from zephon_jax.engine.merge import RoundRobin
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
-from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops.interrupt import run_while_wanted
 from zephon_jax.plan.compile import Plan
-from zephon_jax.plan.explain import stage_window, worker_count
-from zephon_jax.runners.ordered import map_inline, map_ordered, map_unordered
+from zephon_jax.plan.explain import worker_count
 
 __all__ = ["Delivery", "Engine", "LaneBatch"]
 
@@ -50,10 +46,9 @@ class Engine:
             require_plain(source.state_dict(), f"lane {lane}: what {type(source).__qualname__}.state_dict() returned")
         self._snapshots: dict[int, LaneSnapshot] = {}
         self._books = {lane: self._new_books(lane, None) for lane in self._lanes}
-        self.counts = PipelineCounts({name: OperatorCounts() for name in plan.operator_names})
-        self._workers = worker_count(plan, cpus)
-        self._pool: ThreadPoolExecutor | None = None
-        self._stop = threading.Event()
+        names = [*plan.operator_names, *(op.name for op in plan.after_batch)]
+        self.counts = PipelineCounts({name: OperatorCounts() for name in names})
+        self._stages = Stages(plan, worker_count(plan, cpus), len(self._lanes), self.counts)
         self.ended: dict[int, int] = {}  # lane → the rounds that it had; written by the thread that produces
         self._produced: dict[int, int] = {}
         self._start_rounds: dict[int, int] = {}
@@ -96,26 +91,15 @@ class Engine:
         samples = self._work.samples_to_measure()
         if samples is None:
             return
-        self._work = self._work.with_measured(measured_tokens(self._plan, samples, self._stage_runner()))
+        self._work = self._work.with_measured(measured_tokens(self._plan, samples, self._stages))
         for lane, source in self._sources.items():
             told = self._work.clone_for_lane(lane, self._plan.lanes)
             told.load_state_dict(source.state_dict())
             self._sources[lane] = told
 
     def _chain(self, lane: int) -> Iterator[tuple[HostBatch | None, Receipt]]:
-        chain = LaneChain(
-            self._plan, lane, self._sources[lane], self._stage_runner(), self.counts, self._snapshots.get(lane)
-        )
+        chain = LaneChain(self._plan, lane, self._sources[lane], self._stages, self.counts, self._snapshots.get(lane))
         return chain.deliveries()
-
-    def _stage_runner(self) -> StageRunner:
-        if self._plan.options.executor == "inline":
-            return lambda fn, items: map_inline(fn, items, MicroBatch)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="zephon_jax-worker")
-        window = stage_window(self._plan, self._workers)
-        run = map_ordered if self._plan.options.deterministic else map_unordered
-        return partial(_on_pool, run, self._pool, window, self._stop)
 
     def batches(self) -> Iterator[Delivery]:
         """One lane's batch at a time, strictly round-robin (rule O4); lanes that ended are skipped."""
@@ -203,20 +187,28 @@ class Engine:
         return self._work.endless
 
     @property
+    def workers_lost(self) -> int:
+        """Workers that died and were replaced."""
+        return self._stages.deaths
+
+    @property
     def stopped(self) -> bool:
         """Whether nobody waits for more."""
-        return self._stop.is_set()
+        return self._stages.stop.is_set()
+
+    def open(self) -> None:
+        """Start threads and processes; by the thread that consumes."""
+        self._stages.open()
 
     def stop(self) -> None:
-        """Tasks that have begun end at their next record; nobody waits for them any more."""
-        self._stop.set()
+        """Tasks that have begun end at their next record, processes at once; nobody waits for them any more."""
+        self._stages.end()
 
     def close(self) -> None:
-        """Stop the pool and wait for what has begun."""
-        self.stop()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _on_pool(run: Any, pool: ThreadPoolExecutor, window: int, stop: threading.Event, fn: Any, items: Any) -> Any:
-    return run(pool, window, partial(run_while_wanted, stop, fn), items, MicroBatch)
+        """Stop the workers and wait a moment for what has begun."""
+        if left := self._stages.close():
+            warnings.warn(
+                f"{len(left)} threads still run an operator that does not return ({', '.join(left)}); they are left behind",
+                RuntimeWarning,
+                stacklevel=2,
+            )

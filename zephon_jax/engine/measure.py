@@ -13,7 +13,7 @@ import numpy as np
 from zephon_jax.columns import MISSING, row_values
 from zephon_jax.engine.chain import StageRunner
 from zephon_jax.engine.replay import Replayed
-from zephon_jax.engine.tasks import Counted, StepFailed, run_steps
+from zephon_jax.engine.tasks import StepFailed
 from zephon_jax.errors import DataError, WorkerError, ZephonError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.fetch import pointer_columns
@@ -33,11 +33,8 @@ def measured_tokens(plan: Plan, samples: WorkChunk, run_stage: StageRunner) -> I
     """
     tokens = np.zeros(len(samples), np.int64)
 
-    def task(batch: MicroBatch) -> Counted:
-        return run_steps(plan.stages[0].steps, batch)
-
     try:
-        for result in run_stage(task, _batches(plan, samples)):
+        for result in run_stage(plan.stages[0].steps, _batches(plan, samples)):
             assert not isinstance(result, (Replayed, Flush, Exhausted))  # none of these went in
             batch = result[0]
             if (column := batch.columns.get("tokens")) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zephon_jax.errors import ContractViolation, ZephonError
@@ -25,8 +25,10 @@ class StepFailed(Exception):
         self.operator, self.cursor = operator, cursor
 
 
-def run_steps(steps: Sequence[Step], batch: MicroBatch) -> Counted:
-    """The micro-batch through stateless operators, one after the other."""
+def run_steps(
+    steps: Sequence[Step], batch: MicroBatch, entering: Callable[[int | None], None] | None = None
+) -> Counted:
+    """The micro-batch through stateless operators, one after the other; `entering` is told the index of each."""
     counts: list[tuple[int, int, int]] = []
     for step in steps:
         op = step.op
@@ -35,6 +37,8 @@ def run_steps(steps: Sequence[Step], batch: MicroBatch) -> Counted:
             counts.append((0, 0, 0))
             continue
         given = replace(batch, level=step.level, operator=step.index)
+        if entering is not None:
+            entering(step.index)
         try:
             out = op.process(given)
         except RecordFailure as failure:

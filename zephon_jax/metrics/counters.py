@@ -1,4 +1,4 @@
-"""What the chains counted: plain integers, written by one thread, read by any."""
+"""What the chains counted: plain numbers, written by one thread, read by any."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class OperatorCounts:
     records_out: int = 0
     finished: int = 0
     """Records finished without leaving one behind: filtered, dropped, empty, skipped."""
+    busy_s: float = 0.0
+    """Seconds spent in it, by all workers together."""
     left_by_flush: int = 0
     """Records that left an accumulator because of a flush: of a shuffle, those that were mixed with fewer."""
     padding_tokens: int = 0
@@ -44,3 +46,5 @@ class PipelineCounts:
     samples_loaded: int = 0
     """Read again by a replay on lengths, for rows still to be delivered."""
     rows_replayed: int = 0
+    waited_s: float = 0.0
+    """Seconds for which the lanes waited for operators that keep nothing."""

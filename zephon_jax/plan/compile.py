@@ -100,10 +100,14 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
         "on_data_error": options.on_data_error,
     }
     stages = _stages(steps)
+    _check_executors(options, stages)
     # The first stage begins with fetch, so it is stateless; behind it there may be only such accumulators.
     lengths_only = options.deterministic and all(
         not s.stateless and s.steps[0].op.traits.replays_on_lengths for s in stages[1:]
     )
+    keeps_lengths = lengths_only and any(s.steps[0].op.traits.uses_lengths for s in stages[1:])
+    if keeps_lengths and any(step.op.traits.pads for step in stages[0].steps):
+        lengths_only = keeps_lengths = False
     return Plan(
         work=work,
         lanes=lanes,
@@ -117,7 +121,7 @@ def compile_plan(work: WorkSource, operators: Sequence[Operator], options: Optio
         identity=identity,
         strategy=strategy,
         replays_on_lengths=lengths_only,
-        keeps_lengths=lengths_only and any(s.steps[0].op.traits.uses_lengths for s in stages[1:]),
+        keeps_lengths=keeps_lengths,
         notes=notes,
     )
 
@@ -185,6 +189,17 @@ def _eviction(
     buffer = max(op.traits.buffer_records for op in reordering)
     every = asked or max(_MIN_EPOCH_CHUNKS, -(-_BUFFERS_PER_EPOCH * buffer // max(chunk_size, 1)))
     return every, f"epoch (records are kept or reordered by {why})", ()
+
+
+def _check_executors(options: Options, stages: Sequence[Stage]) -> None:
+    """`options(executors=)` names operators that there are, by their whole name or by its part before the parenthesis."""
+    names = [step.op.name for stage in stages if stage.stateless for step in stage.steps]
+    known = {name.split("#")[0] for name in (*names, *(name.split("(")[0] for name in names))}
+    unknown = sorted(name for name in options.executors or {} if name.split("#")[0] not in known)
+    if unknown:
+        raise ConfigurationError(
+            f"options(executors=) names {unknown}; the operators that it can place are {names}. Give it after them"
+        )
 
 
 def _stages(steps: Sequence[Step]) -> tuple[Stage, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from zephon_jax.ops.base import Operator
 from zephon_jax.plan.compile import Plan, Stage
+from zephon_jax.plan.place import legs_of, place_name
 
 __all__ = ["explain_plan", "stage_window", "worker_count"]
 
 
 def worker_count(plan: Plan, cpus: int) -> int:
-    """Threads of the pool."""
+    """Threads or processes of the pool, or tasks at a time on an executor of the user's."""
     return plan.options.max_workers or max(1, min(8, cpus))
 
 
@@ -21,7 +22,7 @@ def stage_window(plan: Plan, workers: int) -> int:
 def explain_plan(plan: Plan, workers: int) -> str:
     """Several lines of text; stable enough to diff, not a format."""
     o = plan.options
-    threads = o.executor == "threads"
+    pooled = o.executor != "inline"
     flush = f"flush every {plan.every} chunks" if plan.every else "no flushes"
     lines = [
         f"Pipeline: {plan.lanes} lanes, {_rows(plan)}",
@@ -34,20 +35,25 @@ def explain_plan(plan: Plan, workers: int) -> str:
     window = stage_window(plan, workers)
     for i, stage in enumerate(plan.stages):
         last = i == len(plan.stages) - 1
-        pooled = stage.stateless and threads
+        cap, ways = (window, workers) if stage.stateless and pooled else (1, 1)
+        legs = legs_of(plan, stage.steps) if stage.stateless else []
+        runners = [place_name(o, leg.place) for leg in legs] or ["inline"]
         lines.append(
-            f"Stage[{i}] place=local runner={'threads' if pooled else 'inline'} cap={window if pooled else 1} "
+            f"Stage[{i}] place=local runner={'+'.join(dict.fromkeys(runners))} cap={cap} "
             f"mode={'microbatches' if stage.stateless else 'lane_stream'} records={o.micro_batch_records}"
         )
-        names = [f"{step.op.describe()}@p{workers if pooled else 1}" for step in stage.steps]
-        lines.append("  " + f" -[in_q={window if pooled else 1}]-> ".join(names))
-        lines.append("" if last else f"  --[stage_out={window if pooled else 1}]-->")
+        names = [f"{step.op.describe()}@p{ways}" for step in stage.steps]
+        if len(legs) > 1:  # then say which of them runs where
+            places = [runner for leg, runner in zip(legs, runners, strict=True) for _ in leg.steps]
+            names = [f"{name}:{place}" for name, place in zip(names, places, strict=True)]
+        lines.append("  " + f" -[in_q={cap}]-> ".join(names))
+        lines.append("" if last else f"  --[stage_out={cap}]-->")
     lines[-1] = f"Stage[{len(plan.stages)}] place=local runner=inline cap=1 mode=rows"
     tail = [f"{filter_name(plan)}@p1"]
     if plan.batch is not None:
         tail += [f"{plan.batch.describe()}@p1", *(f"{op.describe()}@p1" for op in plan.after_batch)]
     lines.append("  " + " -> ".join(tail))
-    lines.append(f"  ==[final_prefetch={o.prefetch if threads else 0}]==> pipeline_end")
+    lines.append(f"  ==[final_prefetch={o.prefetch if pooled else 0}]==> pipeline_end")
     return "\n".join(lines)
 
 
@@ -64,7 +70,7 @@ def _replay(plan: Plan) -> str:
     if not plan.options.deterministic:
         return "none: checkpoints are refused with deterministic=False"
     if not plan.replays_on_lengths:
-        return "in full (a stateless operator stands behind an accumulator, or an accumulator needs payloads)"
+        return "in full (a stateless operator stands behind an accumulator, or one needs payloads, or lengths that pad hides)"
     return f"on {'lengths' if plan.keeps_lengths else 'identities'}; only records still to be delivered are read again"
 
 

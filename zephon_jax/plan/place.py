@@ -1,7 +1,7 @@
 """Where each stateless operator runs: with the process that reads, or in workers elsewhere.
 
 Operators of Python code gain from processes; reading stays here unless samples come from files, whose description is
-small. Samples that are held in memory are never copied to a worker as a whole: they are fetched here, and sent.
+small, one by one. Samples that are held in memory are never copied to a worker as a whole: they are fetched here, and sent.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from zephon_jax.errors import ConfigurationError
 from zephon_jax.ops.fetch import Fetch
 from zephon_jax.options import Options
 from zephon_jax.plan.compile import Plan, Step
@@ -58,18 +57,20 @@ def place_name(options: Options, place: Place) -> str:
 
 
 def _place(plan: Plan, step: Step, after: Sequence[Step]) -> Place:
-    name, executor = plan.names_by_index[step.index], plan.options.executor
-    chosen = _chosen(plan.options, name)
+    executor = plan.options.executor
+    chosen = _chosen(plan.options, plan.names_by_index[step.index])
+    if executor == "inline" or isinstance(executor, ThreadPoolExecutor) or chosen == "threads":
+        return "here"
     if chosen is not None:
-        return "here" if chosen == "threads" else "remote"
-    elsewhere = executor == "processes" or (
-        isinstance(executor, Executor) and not isinstance(executor, ThreadPoolExecutor)
-    )
-    if not elsewhere:
+        return "remote"
+    if executor == "threads":
         return "here"
     if isinstance(step.op, Fetch):
-        # Worth it only where what is read is worked on at once: else whole samples would come back as they are.
-        return "remote" if after and _place(plan, after[0], ()) == "remote" and _ships(step.op) else "here"
+        # Worth it only where what is read is worked on at once: else whole samples would come back as they are. And not
+        # where blocks are decoded that are larger than a micro-batch: threads share them, processes decode each its own.
+        worked_on = bool(after) and _place(plan, after[0], ()) == "remote"
+        small = step.op.block_hint <= plan.options.micro_batch_records
+        return "remote" if worked_on and small and _ships(step.op) else "here"
     return "remote"
 
 
@@ -82,18 +83,3 @@ def _chosen(options: Options, name: str) -> str | None:
 def _ships(fetch: Fetch) -> bool:
     """Whether reading can go where the operators are: samples of files, described in a few bytes."""
     return fetch.reads_files and ship_within(fetch, _FETCH_BYTES) is not None
-
-
-def check_executors(options: Options, names: Sequence[str]) -> None:
-    """`options(executors=)` names operators that there are."""
-    known = {*names, *(name.split("(")[0] for name in names)}
-    unknown = sorted(set(options.executors or {}) - known)
-    if unknown:
-        raise ConfigurationError(
-            f"options(executors=) names {unknown}, but the operators that keep nothing are {sorted(names)}; give it after them"
-        )
-
-
-def describe_choice(value: Any) -> str:
-    """An executor in words."""
-    return repr(value) if isinstance(value, str) else type(value).__name__

@@ -34,8 +34,8 @@ def _cloudpickle() -> Any:
         import cloudpickle
     except ImportError as error:
         raise ConfigurationError(
-            "operators are sent to other processes with cloudpickle, which is not installed; "
-            'pip install "zephon-jax[processes]", or use options(executor="threads")'
+            "operators are sent to other processes with cloudpickle, which is not installed: pip install cloudpickle, or use "
+            'options(executor="threads")'
         ) from error
     return cloudpickle
 
@@ -99,6 +99,9 @@ def _shipped(value: Any, most: int | None) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if (name := _device_library(obj)) is not None:
                 raise _MentionsJax(name)
+            if isinstance(obj, types.CodeType):  # with its file, which tracebacks are to show
+                made, arguments = self.dispatch_table[types.CodeType](obj)
+                return made, tuple(obj.co_filename if a == "<dynamic-code>" else a for a in arguments)
             return super().reducer_override(obj)
 
     file = _Bounded(most)
@@ -136,13 +139,13 @@ def _is_device(module: Any) -> bool:
     return isinstance(module, str) and module.split(".")[0] in _DEVICE_LIBRARIES
 
 
-def packed(value: Any) -> list[memoryview]:
+def packed(value: Any) -> list[Any]:
     """A value as a pickle and the buffers of its arrays, which are not copied: they may be views of live arrays."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     collect: Callable[[pickle.PickleBuffer], None] = buffers.append
     _cloudpickle().Pickler(file, protocol=5, buffer_callback=collect).dump(value)
-    return [file.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    return [file.getvalue(), *(buffer.raw() for buffer in buffers)]
 
 
 def unpacked(parts: Sequence[Any]) -> Any:

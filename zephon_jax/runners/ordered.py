@@ -1,15 +1,15 @@
-"""Who calls the stateless operators, and in which order results come back (rule O3).
+"""In which order results of tasks come back (rule O3).
 
-A stage has a bounded window of tasks under way; they are popped in the order in which they were submitted, so the
+A stage has a bounded window of tasks under way; they are taken in the order in which they were submitted, so the
 records of a lane arrive as they were sent, whatever the workers do. Control (sentinels, ends) takes its place in the
-same window. Any `concurrent.futures.Executor` will do: only `submit`, `Future.result` and `Future.cancel` are used.
+same window. Who runs a task, and what is done while it is waited for, is the caller's: `submit` and `take`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TypeVar
 
 __all__ = ["map_inline", "map_ordered", "map_unordered"]
@@ -17,6 +17,8 @@ __all__ = ["map_inline", "map_ordered", "map_unordered"]
 Item = TypeVar("Item")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+_LOOK_S = 0.1
 
 
 def map_inline(
@@ -28,20 +30,28 @@ def map_inline(
 
 
 def map_ordered(
-    executor: Executor, window: int, fn: Callable[[Task], Result], items: Iterable[Task | Item], task_type: type[Task]
+    submit: Callable[[Task], Future[Result]],
+    take: Callable[[Future[Result]], Result],
+    window: int,
+    items: Iterable[Task | Item],
+    task_type: type[Task],
 ) -> Iterator[Result | Item]:
-    """As `map_inline`, with up to `window` tasks under way in the executor."""
+    """As `map_inline`, with up to `window` tasks under way."""
     pending: deque[Future[Result] | Item] = deque()
+
+    def resolved(one: Future[Result] | Item) -> Result | Item:
+        return take(one) if isinstance(one, Future) else one  # pyright: ignore[reportUnknownArgumentType]
+
     try:
         for item in items:
             if isinstance(item, task_type):
-                pending.append(executor.submit(fn, item))
+                pending.append(submit(item))
             else:
                 pending.append(item)  # pyright: ignore[reportArgumentType]
             if len(pending) >= window:
-                yield _resolve(pending.popleft())
+                yield resolved(pending.popleft())
         while pending:
-            yield _resolve(pending.popleft())
+            yield resolved(pending.popleft())
     finally:  # the consumer went away, or a task failed: do not start what nobody will take
         for one in pending:
             if isinstance(one, Future):
@@ -49,29 +59,39 @@ def map_ordered(
 
 
 def map_unordered(
-    executor: Executor, window: int, fn: Callable[[Task], Result], items: Iterable[Task | Item], task_type: type[Task]
+    submit: Callable[[Task], Future[Result]],
+    take: Callable[[Future[Result]], Result],
+    window: int,
+    items: Iterable[Task | Item],
+    task_type: type[Task],
+    look: Callable[[Sequence[Future[Result]]], None] = lambda _: None,
 ) -> Iterator[Result | Item]:
-    """As `map_ordered`, but results come as they are ready. None passes control, which waits for all before it."""
-    pending: set[Future[Result]] = set()
+    """As `map_ordered`, but results come as they are ready. None passes control, which waits for all before it.
+
+    While none is ready, `look` is called now and then, and may raise.
+    """
+    pending: list[Future[Result]] = []
+
+    def first() -> Iterator[Result]:
+        while not (done := [future for future in pending if future.done()]):
+            look(pending)
+            wait(pending, _LOOK_S, return_when=FIRST_COMPLETED)
+        for future in done:
+            pending.remove(future)
+            yield take(future)
+
     try:
         for item in items:
             if isinstance(item, task_type):
-                pending.add(executor.submit(fn, item))
+                pending.append(submit(item))
                 if len(pending) >= window:
-                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    yield from (future.result() for future in done)
+                    yield from first()
             else:
                 while pending:
-                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    yield from (future.result() for future in done)
+                    yield from first()
                 yield item  # pyright: ignore[reportReturnType]
         while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+            yield from first()
     finally:
         for future in pending:
             future.cancel()
-
-
-def _resolve(one: Future[Result] | Item) -> Result | Item:
-    return one.result() if isinstance(one, Future) else one  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

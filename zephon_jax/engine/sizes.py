@@ -1,0 +1,72 @@
+"""Bytes that records and batches hold, roughly: what the ceilings on waiting data are measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zephon_jax.columns import Column, Dense, Laid, Objects, Ragged
+from zephon_jax.microbatch import MicroBatch
+
+__all__ = ["RecordSizes", "batch_bytes", "held_bytes"]
+
+_OBJECT_BYTES = 56
+_FORGET = 0.98
+
+
+def held_bytes(value: Any) -> int:
+    """Of what `next` returns: arrays of any kind by their `nbytes`, in dicts and sequences of any depth."""
+    if isinstance(value, (str, bytes)):  # first, as there are the most of them
+        return len(value) + _OBJECT_BYTES
+    if isinstance(value, Mapping):
+        return sum(held_bytes(one) for one in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(held_bytes(one) for one in value)
+    if not getattr(value, "is_fully_addressable", True):  # an array over several processes: this one's part of it
+        return sum(int(shard.data.nbytes) for shard in value.addressable_shards)
+    nbytes = getattr(value, "nbytes", _OBJECT_BYTES)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        nbytes += sum(held_bytes(one) for one in value.ravel().tolist())
+    return int(nbytes)
+
+
+def batch_bytes(batch: MicroBatch) -> int:
+    """Of a micro-batch's columns; packed rows count by what they will be."""
+    return sum(_column_bytes(column) for column in batch.columns.values())
+
+
+def _column_bytes(column: Column) -> int:
+    match column:
+        case Dense(values):
+            return values.nbytes
+        case Ragged(values, splits):
+            return values.nbytes + splits.nbytes
+        case Objects(items):
+            return sum(held_bytes(item) for item in items)
+        case Laid(items):
+            return _OBJECT_BYTES * len(items)
+
+
+class RecordSizes:
+    """How many records may go into one call, so that all calls under way stay below a ceiling.
+
+    Follows the largest records of late: up at once, down slowly. Micro-batch sizes never change what is delivered.
+    """
+
+    def __init__(self, ceiling_bytes: float, most: int):
+        self._ceiling, self._most = ceiling_bytes, most
+        self._per_record = 0.0
+
+    def saw(self, batch: MicroBatch) -> None:
+        """A micro-batch as it was at its largest."""
+        if len(batch):
+            self._per_record = max(batch_bytes(batch) / len(batch), _FORGET * self._per_record)
+
+    @property
+    def records(self) -> int:
+        """At least one."""
+        if self._per_record * self._most <= self._ceiling:
+            return self._most
+        return max(1, int(self._ceiling / self._per_record))

@@ -1,0 +1,142 @@
+"""What became of a task elsewhere: a result or a failure, as plain parts that always arrive.
+
+An exception that cannot be pickled, or that needs arguments to be made again, breaks whatever carries results between
+processes. So a worker never raises: it describes the failure, with the traceback as text, and the exception itself only if
+the worker has seen that it survives the way. Here too is what runs in the worker, the same on every kind of executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from zephon_jax.plan.shipping import packed, unpacked
+from zephon_jax.runners.watch import Watch
+
+__all__ = ["LostException", "RemoteTraceback", "TaskLost", "Unknown", "opened", "perform", "run_elsewhere"]
+
+_DEEPEST_CAUSE = 8
+_tasks: dict[str, Any] = {}
+
+
+class TaskLost(Exception):
+    """A task that nobody will finish: its worker died too often, or took too long."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception raised in another process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class LostException(Exception):
+    """Stands for an exception that could not be pickled; its class has the name of the original's, its text is kept."""
+
+
+class Unknown(Exception):
+    """The worker does not have the operators of this key yet."""
+
+
+class _Failure(NamedTuple):
+    kind: str
+    text: str
+    trace: str
+    pickled: bytes | None
+    cause: Any
+
+
+def perform(
+    key: str, blob: Any, parts: Sequence[Any], entering: Callable[[int | None], None] | None = None
+) -> list[Any]:
+    """Run the operators of `key` on a packed argument, in the worker. Returns a packed outcome for `opened`; never raises.
+
+    `blob` has the operators the first time; `entering` is told which one is at work.
+    """
+    clock = _Clock(entering)
+    try:
+        task = _tasks.get(key)
+        if task is None:
+            if not len(blob):
+                return packed(("unknown", None, {}, None))
+            task = _tasks[key] = pickle.loads(blob)
+        result = task(unpacked(parts), clock.entering)
+        clock.entering(None)
+        try:
+            return packed(("ok", result, clock.seconds, None))
+        except Exception as error:
+            raise TypeError(f"what it returned cannot be sent to the main process: {error}") from error
+    except BaseException as error:  # also SystemExit of an operator: the worker goes on
+        return packed(("failed", _described(error, 0), clock.seconds, clock.operator))
+
+
+def run_elsewhere(key: str, blob: bytes, parts: list[bytes]) -> list[bytes]:
+    """As `perform`, in bytes: what is submitted to executors of others."""
+    return [bytes(part) for part in perform(key, blob, [bytearray(part) for part in parts])]
+
+
+def opened(parts: Sequence[Any], watch: Watch) -> Any:
+    """The result, in the main process; the watch learns of seconds, and of the operator that failed.
+
+    Raises:
+        Unknown: Send the operators as well.
+        Exception: What the task raised, with its traceback as `__cause__`, or a `LostException` of its name.
+    """
+    kind, value, seconds, operator = unpacked(parts)
+    if kind == "unknown":
+        raise Unknown
+    watch.entering(None)
+    watch.add(seconds)
+    if kind == "failed":
+        watch.operator = operator
+        raise _restored(value)
+    return value
+
+
+class _Clock(Watch):
+    __slots__ = ("_tell",)
+
+    def __init__(self, entering: Callable[[int | None], None] | None):
+        super().__init__()
+        self._tell = entering
+
+    def entering(self, operator: int | None) -> None:
+        super().entering(operator)
+        if self._tell is not None:
+            self._tell(operator)
+
+
+def _described(error: BaseException, depth: int) -> _Failure:
+    ours = type(error).__module__.startswith("zephon_jax.")
+    cause = error.__cause__ if ours and depth < _DEEPEST_CAUSE else None
+    try:
+        text = str(error)
+    except Exception as broken:  # __str__ is the user's as well
+        text = f"(its text could not be made: {type(broken).__name__})"
+    trace = "".join(traceback.format_exception(error))
+    return _Failure(
+        type(error).__qualname__, text, trace, _proven(error), None if cause is None else _described(cause, depth + 1)
+    )
+
+
+def _proven(error: BaseException) -> bytes | None:
+    """The exception as bytes, if it comes out of them as what it was."""
+    try:
+        blob = b"".join(packed(error)[:1])
+        again = unpacked([blob])
+        return blob if type(again) is type(error) and str(again) == str(error) else None
+    except BaseException:  # anything may happen in methods of the user's: then it does not survive
+        return None
+
+
+def _restored(failure: Any) -> BaseException:
+    kind, text, trace, blob, cause = failure
+    error: BaseException = type(kind, (LostException,), {"__module__": LostException.__module__})(text)
+    if blob is not None:
+        with contextlib.suppress(BaseException):  # as above: what is known of it is shown
+            error = unpacked([blob])
+    error.__cause__ = _restored(cause) if cause is not None else RemoteTraceback(trace)
+    return error
