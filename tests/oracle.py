@@ -281,5 +281,6 @@ def _targets(stream, lane, index):
 
 OPERATORS = {
     "map": _map, "flat_map": _flat_map, "filter": _filter, "tokenize": _tokenize, "split": _split, "shuffle": _shuffle,
-    "pack": _pack, "pad": _pad, "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch, "targets": _targets,
+    "pack": _pack, "pad": _pad, "packing": _packing, "wrap": _wrap, "chunks": _chunks, "repeat": _double, "batch": _batch,
+    "targets": _targets,
 }  # fmt: skip
