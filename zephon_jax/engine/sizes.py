@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,19 @@ def held_bytes(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(held_bytes(one) for one in value.values())
     if isinstance(value, (list, tuple)):
-        return sum(held_bytes(one) for one in value)
+        return _held_by(value)
     if not getattr(value, "is_fully_addressable", True):  # an array over several processes: this one's part of it
         return sum(int(shard.data.nbytes) for shard in value.addressable_shards)
     nbytes = getattr(value, "nbytes", _OBJECT_BYTES)
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        nbytes += sum(held_bytes(one) for one in value.ravel().tolist())
+        nbytes += _held_by(value.ravel().tolist())
     return int(nbytes)
+
+
+def _held_by(items: Sequence[Any]) -> int:
+    if {bytes, str}.issuperset(map(type, items)):  # counted without a step of Python for each
+        return sum(map(len, items)) + _OBJECT_BYTES * len(items)
+    return sum(held_bytes(one) for one in items)
 
 
 def batch_bytes(batch: MicroBatch) -> int:
@@ -44,7 +50,7 @@ def _column_bytes(column: Column) -> int:
         case Ragged(values, splits):
             return values.nbytes + splits.nbytes
         case Objects(items):
-            return sum(held_bytes(item) for item in items)
+            return _held_by(items)
         case Laid(items):
             return _OBJECT_BYTES * len(items)
 
