@@ -66,7 +66,7 @@ def test_dask(tmp_path):
 
 def test_ray(tmp_path):
     ray = pytest.importorskip("ray")
-    from zephon_jax.runners.ray import RayExecutor
+    from zephon_jax.runners.on_ray import RayExecutor
 
     with pytest.raises(zj.ConfigurationError, match=r"call ray.init\(\) first"):
         RayExecutor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -21,12 +22,12 @@ class RayExecutor(Executor):
 
     def __init__(self, **options: Any):
         try:
-            import ray
+            ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ConfigurationError("RayExecutor needs Ray, which is not installed: pip install ray") from error
         if not ray.is_initialized():
             raise ConfigurationError("RayExecutor needs a connection to a cluster: call ray.init() first")
-        self._ray: Any = ray
+        self._ray = ray
         self._call: Any = ray.remote(max_retries=0, **options)(_call)
         self._stored: dict[Callable[..., Any], Any] = {}
 
