@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -168,7 +169,8 @@ def test_a_process_that_never_says_anything_is_named(tmp_path):
     assert isinstance(error, AggregationTimeout)
     assert str(error) == (
         "process 0: lanes [1], produced by processes [1], did not say within 0.3 s whether they reach step 0; those processes "
-        "are slower than that, or dead"
+        "are slower than that, have closed this iterator, or are dead; or they made other iterators: all must make the same, in "
+        "the same order"
     )
 
 
@@ -202,3 +204,31 @@ def test_rows_that_two_processes_make_differently_are_found(tmp_path):
     shapes = process(1, [[[1, 2]]], "c")
     with pytest.raises(ContractViolation, match="differ in the fields of a step, their types or shapes"):
         next(shapes)
+
+
+def test_processes_that_were_built_otherwise_say_what_differs(tmp_path):
+    from zephon_jax.coordinate.directory import DirectoryStore
+    from zephon_jax.emit.agreed import Agreement, agreed
+    from zephon_jax.emit.topology import Topology
+    from zephon_jax.errors import AggregationFailed, ConfigurationError
+
+    def process(i, built, endless):
+        engine = Lanes({i: 9})
+        engine.endless = endless
+        topology = Topology(i, 2, (i,), {0: (0,), 1: (1,)})
+        agreement = Agreement(DirectoryStore(tmp_path / str(endless)), "end-", topology, 2, "drop", 2, 5.0, built)
+        return agreed(engine, engine.rounds(), agreement)
+
+    for endless in (True, False):
+        first = process(0, {"plan": {"seed": 0}, "accumulate": None}, endless)
+        other = process(1, {"plan": {"seed": 1}, "accumulate": 2}, endless)
+        if endless:
+            next(first)
+        else:  # it would wait for the other's facts
+            DirectoryStore(tmp_path / "False").put("end-built", b'{"plan": {"seed": 0}, "accumulate": null}')
+        with pytest.raises(
+            ConfigurationError, match=r"plan.seed: process 0 has 0, here 1; accumulate: process 0 has None, here 2"
+        ):
+            next(other)
+        with pytest.raises(AggregationFailed, match="process 1: ConfigurationError: process 1 was built otherwise"):
+            list(itertools.islice(first, 9))

@@ -13,6 +13,7 @@ import pytest
 import zephon_jax as zj
 from tests.work.reference import NeverEnds, reference
 from zephon_jax.engine import measure
+from zephon_jax.engine.tasks import run_steps
 from zephon_jax.errors import CheckpointMismatch, ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Split
@@ -272,7 +273,11 @@ def check_measure(module):
             pipeline = pipeline.apply(operator)
         plan = pipeline.options(micro_batch_records=7).batch(1)._plan()
         pointers = WorkChunk.from_pointers([(0, 0, n) for n in (3, 5, 7, 39, 8, 4, 17, 2, 9, 9)])
-        return module.measured_tokens(plan, pointers, lambda fn, items: map_inline(fn, items, MicroBatch)).tolist()
+
+        def run(steps, items):
+            return map_inline(lambda batch: run_steps(steps, batch), items, MicroBatch)
+
+        return module.measured_tokens(plan, pointers, run).tolist()
 
     expected = [3, 5, 0, 9, 0, 0, 0, 2, 9, 9]
     assert measured({"tokens": []}, Split(4)) == expected

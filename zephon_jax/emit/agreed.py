@@ -6,17 +6,18 @@ nothing but that a process has failed, and now and then a checksum of the rows t
 
 Keys, below a prefix that names the launch, the plan, the iterator and what counts as a step:
 `f<process>` facts of one process, `all` facts of all as process 0 has joined them, `failed` the error that stopped one,
-`c<step>-<lane>` checksum of a lane's rows in a step and `s<step>` of the structure of the step.
+`c<step>-<lane>` checksum of a lane's rows in a step, `s<step>` the structure of the step, and `built` how process 0 was
+built, which the others compare with before their first step.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 from zephon_jax.coordinate.end import Fact, Policy, Verdict, Watch, pack_facts, unpack_facts, verdict
 from zephon_jax.emit.topology import Topology
 from zephon_jax.engine.engine import Delivery, Engine, LaneBatch
-from zephon_jax.errors import AggregationFailed, AggregationTimeout, ContractViolation
+from zephon_jax.errors import AggregationFailed, AggregationTimeout, ConfigurationError, ContractViolation
+from zephon_jax.plan.identity import plan_differences
 
 if TYPE_CHECKING:
     from zephon_jax.coordinate.store import Store
@@ -43,6 +45,7 @@ class Agreement:
     """With whom, over what, and for how long a step may wait.
 
     `ahead`: steps that may be produced before the one that is waited for. `prefix`: of all keys. `lanes`: of the pipeline.
+    `built`: plain values that must be alike on all processes: the plan, the datasets, what a step is.
     """
 
     store: Store
@@ -52,6 +55,7 @@ class Agreement:
     policy: Policy
     ahead: int
     timeout_s: float
+    built: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def key(self, name: str) -> str:
         """The store's key of this name."""
@@ -98,6 +102,7 @@ class _Agreed:
         self._delivered: int | None = None  # the step that is due
 
     def steps(self) -> Iterator[Delivery]:
+        self._require_alike()
         produced = self._engine.produced()
         self._delivered = min(produced.values(), default=0)
         self._watch = self._watch.produced({lane: Fact(n) for lane, n in produced.items()})
@@ -161,6 +166,36 @@ class _Agreed:
             if self._watch.due(Verdict.DELIVER, full=False):
                 self._write()
 
+    def _require_alike(self) -> None:
+        """Raise ConfigurationError unless this process was built as process 0 was; before anything is produced."""
+        a = self._a
+        mine = json.loads(json.dumps(a.built, default=str))
+        if a.topology.process == 0:
+            a.store.put(a.key("built"), json.dumps(mine).encode())
+            return
+        deadline, pause = time.monotonic() + a.timeout_s, _POLL_S
+        while (found := a.store.get(a.key("built"))) is None:
+            self._raise_if_failed()
+            if self._engine.stopped:
+                return
+            if time.monotonic() > deadline:
+                raise AggregationTimeout(
+                    f"process {a.topology.process}: process 0 did not begin this iterator within {a.timeout_s:g} s. All processes "
+                    "must make the same iterators of whole steps, in the same order"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_MOST_S)
+        if differences := plan_differences(json.loads(found), mine):
+            told = (
+                "; ".join(differences[:5])
+                .replace("the checkpoint has", "process 0 has")
+                .replace("this pipeline", "here")
+            )
+            raise ConfigurationError(
+                f"process {a.topology.process} was built otherwise than process 0: {told}. All processes must build the same "
+                "pipeline and make the same iterators, in the same order"
+            )
+
     # -- the store -------------------------------------------------------------------------------------------------
     def _write(self) -> None:
         self._a.store.put(self._a.key(f"f{self._a.topology.process}"), pack_facts(self._watch.facts))
@@ -208,7 +243,8 @@ class _Agreed:
         ranks = sorted({process for lane in unknown for process in producers.get(lane, ())} - {a.topology.process})
         return (
             f"process {a.topology.process}: lanes {unknown}, produced by processes {ranks}, did not say within {a.timeout_s:g} s "
-            f"whether they reach step {step}; those processes are slower than that, or dead"
+            f"whether they reach step {step}; those processes are slower than that, have closed this iterator, or are "
+            "dead; or they made other iterators: all must make the same, in the same order"
         )
 
     def _raise_if_failed(self) -> None:
@@ -241,8 +277,10 @@ class _Agreed:
             there = a.store.get(a.key(name))
             if there is not None and there.split(b" ", 1)[1] != mine:
                 other = there.split(b" ", 1)[0].decode()
+                theirs, ours = (value.decode()[:300] for value in (there.split(b" ", 1)[1], mine))
                 raise ContractViolation(
-                    f"process {a.topology.process} and process {other} differ in {what} (step {name[1:].split('-')[0]})"
+                    f"process {a.topology.process} and process {other} differ in {what} (step {name[1:].split('-')[0]}: "
+                    f"{ours} here, {theirs} there)"
                 )
 
 
@@ -256,7 +294,7 @@ def _structure(batches: Sequence[LaneBatch]) -> bytes | None:
             if values.dtype != object
         }
     )
-    return hashlib.blake2b(repr(seen).encode(), digest_size=16).hexdigest().encode() if seen else None
+    return repr(seen).encode() if seen else None
 
 
 def _content(batch: Mapping[str, NDArray[Any]] | None) -> bytes:

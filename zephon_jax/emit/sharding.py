@@ -135,17 +135,21 @@ def placement_of(plan: Plan, shardings: Shardings, end: str = "drop") -> Placeme
     for device, index in rows_only.devices_indices_map((rows,)).items():
         span = (index[0].start or 0, rows if index[0].stop is None else index[0].stop)
         held.setdefault(device.process_index, set()).add(span)
-    here = jax.process_index()
-    if here not in held:
+    here, processes = jax.process_index(), jax.process_count()
+    alone = set(held) == {here}  # a mesh of this process's own devices concerns no other
+    if len(held) < processes and not alone:
         raise ConfigurationError(
-            f"process {here} has no device in the mesh {dict(sharding.mesh.shape)}, so it has no rows to produce; make the mesh "
-            "of devices of all processes"
+            f"processes {sorted(set(range(processes)) - set(held))} have no device in the mesh {dict(sharding.mesh.shape)}, so "
+            "they have no rows to produce; make the mesh of devices of all processes, or of this one's alone"
         )
     lanes = {process: lanes_of_rows(spans, plan.rows_per_lane) for process, spans in held.items()}
     producers: dict[int, tuple[int, ...]] = {
         lane: tuple(sorted(p for p, own in lanes.items() if lane in own)) for lane in range(plan.lanes)
     }
-    topology = Topology(here, jax.process_count(), tuple(lanes[here]), producers)
+    if alone:
+        held, here, processes = {0: held[here]}, 0, 1
+        lanes, producers = {0: lanes[jax.process_index()]}, dict.fromkeys(producers, (0,))
+    topology = Topology(here, processes, tuple(lanes[here]), producers)
     return Placement(rows, plan.rows_per_lane, topology, _merged(held[here]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -37,7 +36,7 @@ def step_iterator(
     """An iterator over steps of all lanes together; `finish` makes what `next` returns of this process's rows."""
     assert plan.rows_per_lane is not None
     rows = plan.rows_per_lane
-    agreement = _agreement(plan, marks, topology, end, prefetch * (accumulate or 1)) if topology.processes > 1 else None
+    agreement = _agreement(plan, marks, topology, end, prefetch, accumulate) if topology.processes > 1 else None
 
     def make(engine: Engine) -> Iterator[Delivery]:
         rounds = engine.rounds() if end == "drop" else engine.padded_rounds()
@@ -54,19 +53,21 @@ def step_iterator(
     )  # fmt: skip
 
 
-def _agreement(plan: Plan, marks: Sequence[DatasetMark], topology: Topology, end: Policy, ahead: int) -> Agreement:
-    """Everything that facts about lanes depend on is part of the keys; also which iterator of the run this is."""
+def _agreement(
+    plan: Plan, marks: Sequence[DatasetMark], topology: Topology, end: Policy, prefetch: int, accumulate: int | None
+) -> Agreement:
+    """The keys name the iterator by its number; that processes mean the same by it is compared before the first step."""
     from zephon_jax.coordinate.jaxkv import JaxStore
 
     assert plan.batch is not None
-    of = [
-        plain_values(plan.identity),
-        [list(mark[:3]) for mark in marks],
-        plan.rows_per_lane,
-        plan.batch.drop_last,
-        end,
-    ]
-    digest = hashlib.blake2b(repr(of).encode(), digest_size=12).hexdigest()
-    prefix = f"zephon_jax/end/{digest}/{next(_ordinals)}/"
-    timeout_s = float(getattr(plan.options, "aggregate_timeout_s", 180.0))
-    return Agreement(JaxStore(), prefix, topology, plan.lanes, end, max(2, 2 * ahead), timeout_s)
+    built = {
+        "plan": plain_values(plan.identity),
+        "datasets": {mark.name: [mark.num_samples, mark.fingerprint] for mark in marks},
+        "rows_per_lane": plan.rows_per_lane,
+        "drop_last": plan.batch.drop_last,
+        "end": end,
+        "accumulate": accumulate,
+    }
+    ahead = max(2, 2 * prefetch * (accumulate or 1))
+    prefix, timeout_s = f"zephon_jax/steps/{next(_ordinals)}/", plan.options.aggregate_timeout_s
+    return Agreement(JaxStore(), prefix, topology, plan.lanes, end, ahead, timeout_s, built)

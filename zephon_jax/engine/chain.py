@@ -386,7 +386,7 @@ class LaneChain:
         if isinstance(cause, TaskLost):
             return WorkerError(f"{failure.operator}: {cause}; {at}", operator=failure.operator, pointer=pointer)
         return WorkerError(
-            f"{failure.operator} raised {type(cause).__name__}: {cause}; {at}",
+            f"{failure.operator} raised {type(cause).__name__}: {_text(cause)}; {at}",
             operator=failure.operator,
             pointer=pointer,
         )
@@ -399,10 +399,17 @@ class LaneChain:
         return dataset.name, dataset.shards[int(work.shard[cursor[1]])].name, int(work.sample[cursor[1]])
 
 
+def _text(error: BaseException | None) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its text could not be made: {type(broken).__name__})"
+
+
 def _collate(slices: list[tuple[MicroBatch, int, int]]) -> dict[str, NDArray[Any]]:
     """The rows as arrays. A field that no row has is left out; one that some rows lack holds None there."""
     out: dict[str, NDArray[Any]] = {}
-    for name in dict.fromkeys(name for part, _, _ in slices for name in part.columns):
+    for name in sorted({name for part, _, _ in slices for name in part.columns}):  # however they are stored
         columns = [
             slice_rows(part.columns[name], a, b) if name in part.columns else Objects([MISSING] * (b - a))
             for part, a, b in slices

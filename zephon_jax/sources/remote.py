@@ -327,7 +327,11 @@ def write_object(url: str, content: bytes) -> None:
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 _CLASSES = (
-    (r"NoSuchBucket", "there is no such bucket"),
+    (r"NoSuchBucket|missing <ListBucketResult>", "there is no such bucket"),
+    (
+        r"curl_code='3'",
+        "the storage library cannot ask for an object of this name (tensorstore 0.1.86 can); rename it, or upgrade",
+    ),
     (r"ExpiredToken|expired", "the credentials have expired; get new ones and start again"),
     (
         r"PERMISSION_DENIED|http_response_code='403'",
