@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import threading
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -243,10 +244,11 @@ def test_folders_and_globs(s3):
 
 def test_a_key_with_spaces_and_other_letters(s3):
     url = put(s3, "some ä+%20.jsonl", '{"v": 3}\n')
-    try:
+    if tuple(map(int, version("tensorstore").split("."))) < (0, 1, 86):
+        with pytest.raises(zj.DataError, match="the storage library cannot ask for an object of this name"):
+            zj.Dataset.from_path("d", url)
+    else:
         assert zj.Dataset.from_path("d", url)[0]["v"] == 3
-    except zj.DataError as error:  # tensorstore 0.1.85
-        assert "the storage library cannot ask for an object of this name" in str(error)
 
 
 @pytest.mark.parametrize(
