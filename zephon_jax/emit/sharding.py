@@ -143,7 +143,7 @@ def placement_of(plan: Plan, shardings: Shardings, end: str = "drop") -> Placeme
             "they have no rows to produce; make the mesh of devices of all processes, or of this one's alone"
         )
     lanes = {process: lanes_of_rows(spans, plan.rows_per_lane) for process, spans in held.items()}
-    producers: dict[int, tuple[int, ...]] = {
+    producers: Mapping[int, tuple[int, ...]] = {
         lane: tuple(sorted(p for p, own in lanes.items() if lane in own)) for lane in range(plan.lanes)
     }
     if alone:
