@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from zephon_jax.microbatch import MicroBatch
 from zephon_jax.types import LaneContext
 
 __all__ = [
-    "FAILURES",
     "Accumulator",
     "Fields",
     "OpTraits",
@@ -140,10 +139,6 @@ class RowOperator(Operator):
     def figures(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, int]:
         """What this operator counts of a batch that it returned: numbers by name, which `stats()` adds up."""
         return {}
-
-
-FAILURES: Final = (Exception, SystemExit, GeneratorExit)
-"""What a function may raise as its own failure. Not KeyboardInterrupt: that is the user's, whatever runs."""
 
 
 class RecordFailure(Exception):

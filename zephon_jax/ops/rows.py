@@ -21,7 +21,6 @@ from zephon_jax.columns import (
 from zephon_jax.errors import ConfigurationError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import (
-    FAILURES,
     Fields,
     OpTraits,
     RecordFailure,
@@ -72,7 +71,7 @@ class Map(RecordOperator):
             check_wanted()
             try:
                 out.append(_record(self._fn(row), self.name))
-            except FAILURES as error:
+            except Exception as error:
                 raise RecordFailure(i) from error
         return batch.with_rows(out)
 
@@ -110,7 +109,7 @@ class RandomMap(RecordOperator):
             try:
                 rng = record_generator(self._seed, batch.operator, batch.lane, cursor)
                 out.append(_record(self._fn(row, rng), self.name))
-            except FAILURES as error:
+            except Exception as error:
                 raise RecordFailure(i) from error
         return batch.with_rows(out)
 
@@ -139,7 +138,7 @@ class FlatMap(RecordOperator):
                     raise TypeError(f"{self.name} returned {type(made).__name__}; return or yield several records")
                 before = len(out)
                 out += [_record(record, self.name) for record in made]
-            except FAILURES as error:
+            except Exception as error:
                 raise RecordFailure(i) from error
             counts.append(len(out) - before)
         return batch.repeat(np.array(counts, np.int64), columns_from_rows(out))
@@ -165,7 +164,7 @@ class Filter(RecordOperator):
             check_wanted()
             try:
                 verdicts.append(bool(self._fn(row)))
-            except FAILURES as error:
+            except Exception as error:
                 raise RecordFailure(i) from error
         return batch.keep(bool_mask(verdicts))
 
