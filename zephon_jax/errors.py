@@ -15,11 +15,20 @@ __all__ = [
     "DataError",
     "WorkerError",
     "ZephonError",
+    "text_of",
 ]
 
 
 class ZephonError(Exception):
     """Base of all errors raised by zephon_jax."""
+
+
+def text_of(error: BaseException | None) -> str:
+    """The error's text; what is said instead if its `__str__`, which is the user's, fails itself."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its text could not be made: {type(broken).__name__})"
 
 
 class ConfigurationError(ZephonError, ValueError):

@@ -27,7 +27,7 @@ MISTAKES = {
     "best fit takes the roomiest": (
         "ops/pack/bins.py", "at = bisect_left(keys, n << 64)\n            if at < len(keys):\n",
         "at = bisect_left(keys, n << 64)\n            if at < len(keys):\n                at = len(keys) - 1\n"),
-    "best fit lets the emptiest leave": ("ops/pack/bins.py", "held.pop(keys.pop(0) & _AGE)", "held.pop(keys.pop() & _AGE)"),
+    "best fit lets the emptiest leave": ("ops/pack/bins.py", "held.pop(keys.pop(0) & AGE)", "held.pop(keys.pop() & AGE)"),
     "wrap pads instead of cutting": ("ops/pack/cuts.py", "taken = min(n, self._room)", "taken = min(n, self._capacity)"),
     "wrap loses what is held at a flush": ("ops/pack/cuts.py", "out = [self._held] if self._held else []", "out = []"),
     "wrap counts one segment too many": (

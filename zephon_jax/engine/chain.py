@@ -23,7 +23,7 @@ from zephon_jax.engine.lane import ReplayFilter
 from zephon_jax.engine.receipts import Admission, Receipt
 from zephon_jax.engine.replay import Loader, Replayed, deferred_batch, known_of
 from zephon_jax.engine.tasks import Counted, StepFailed
-from zephon_jax.errors import ContractViolation, DataError, WorkerError, ZephonError
+from zephon_jax.errors import ContractViolation, DataError, WorkerError, ZephonError, text_of
 from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.fetch import pointer_columns
@@ -386,7 +386,7 @@ class LaneChain:
         if isinstance(cause, TaskLost):
             return WorkerError(f"{failure.operator}: {cause}; {at}", operator=failure.operator, pointer=pointer)
         return WorkerError(
-            f"{failure.operator} raised {type(cause).__name__}: {_text(cause)}; {at}",
+            f"{failure.operator} raised {type(cause).__name__}: {text_of(cause)}; {at}",
             operator=failure.operator,
             pointer=pointer,
         )
@@ -397,13 +397,6 @@ class LaneChain:
             return None
         dataset = self._plan.work.datasets_by_id[int(work.dataset[cursor[1]])]
         return dataset.name, dataset.shards[int(work.shard[cursor[1]])].name, int(work.sample[cursor[1]])
-
-
-def _text(error: BaseException | None) -> str:
-    try:
-        return str(error)
-    except Exception as broken:
-        return f"(its text could not be made: {type(broken).__name__})"
 
 
 def _collate(slices: list[tuple[MicroBatch, int, int]]) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from zephon_jax.errors import text_of
 from zephon_jax.plan.shipping import packed, unpacked
 from zephon_jax.runners.watch import Watch
 
@@ -112,10 +113,7 @@ class _Clock(Watch):
 def _described(error: BaseException, depth: int) -> _Failure:
     ours = type(error).__module__.startswith("zephon_jax.")
     cause = error.__cause__ if ours and depth < _DEEPEST_CAUSE else None
-    try:
-        text = str(error)
-    except Exception as broken:  # __str__ is the user's as well
-        text = f"(its text could not be made: {type(broken).__name__})"
+    text = text_of(error)
     trace = "".join(traceback.format_exception(error))
     return _Failure(
         type(error).__qualname__, text, trace, _proven(error), None if cause is None else _described(cause, depth + 1)

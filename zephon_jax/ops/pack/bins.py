@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol, TypeAlias
 
-__all__ = ["BestFit", "Bins", "FirstFit", "Rows", "WideFirstFit", "first_fit"]
+__all__ = ["AGE", "NO_LIMIT", "BestFit", "Bins", "FirstFit", "Rows", "WideFirstFit", "first_fit", "renumbered"]
 
 Rows: TypeAlias = list[list[int]]
 """Piece numbers of each row, rows in order of emission."""
 
-_NO_LIMIT = 2**31
+NO_LIMIT = 2**31
 
 
 class Bins(Protocol):
@@ -47,7 +47,7 @@ class Bins(Protocol):
 class FirstFit:
     """For up to some fifty bins: a list, scanned."""
 
-    def __init__(self, capacity: int, num_bins: int, max_segments: int = _NO_LIMIT):
+    def __init__(self, capacity: int, num_bins: int, max_segments: int = NO_LIMIT):
         self.capacity, self.num_bins, self.max_segments = capacity, num_bins, max_segments
         self._room: list[int] = []  # per open bin, in order of opening
         self._held: Rows = []  # the pieces in it
@@ -80,10 +80,11 @@ class FirstFit:
 
     def renumber(self, base: int) -> list[int]:
         """As `Bins.renumber`."""
-        return _renumbered(self._held, base)
+        return renumbered(self._held, base)
 
 
-def _renumbered(held: Rows, base: int) -> list[int]:
+def renumbered(held: Rows, base: int) -> list[int]:
+    """The pieces of these rows, row after row; in `held` they are called base, base + 1, … from now on."""
     old = [piece for pieces in held for piece in pieces]
     for i, pieces in enumerate(held):
         held[i] = list(range(base, base + len(pieces)))
@@ -99,7 +100,7 @@ class WideFirstFit:
     Rejected: one NumPy comparison per piece (three calls, 4 to 6 µs, whatever the number of bins).
     """
 
-    def __init__(self, capacity: int, num_bins: int, max_segments: int = _NO_LIMIT):
+    def __init__(self, capacity: int, num_bins: int, max_segments: int = NO_LIMIT):
         self.capacity, self.num_bins, self.max_segments = capacity, num_bins, max_segments
         self._leaf = 1 << (2 * num_bins - 1).bit_length()  # slots, and where leaves begin
         self._rebuild([], [])
@@ -184,7 +185,7 @@ class WideFirstFit:
         """As `Bins.renumber`."""
         self._compact()
         held = self._slots[: self._open]
-        old = _renumbered(held, base)
+        old = renumbered(held, base)
         self._slots[: self._open] = held
         return old
 
@@ -195,7 +196,7 @@ class BestFit:
     Inserting shifts up to `num_bins` pointers, which for 4,096 bins is 32 kB: less than one step of Python.
     """
 
-    def __init__(self, capacity: int, num_bins: int, max_segments: int = _NO_LIMIT):
+    def __init__(self, capacity: int, num_bins: int, max_segments: int = NO_LIMIT):
         self.capacity, self.num_bins, self.max_segments = capacity, num_bins, max_segments
         self._keys: list[int] = []  # room << 64 | age, ascending
         self._held: dict[int, list[int]] = {}  # age → pieces, in order of opening
@@ -208,11 +209,11 @@ class BestFit:
             at = bisect_left(keys, n << 64)
             if at < len(keys):
                 key = keys.pop(at)
-                age, free = key & _AGE, key >> 64
+                age, free = key & AGE, key >> 64
                 pieces = held[age]
             else:
                 if len(keys) == self.num_bins:
-                    rows.append(held.pop(keys.pop(0) & _AGE))
+                    rows.append(held.pop(keys.pop(0) & AGE))
                 age, free = self._age, self.capacity
                 self._age += 1
                 pieces = held[age] = []
@@ -229,14 +230,14 @@ class BestFit:
     def renumber(self, base: int) -> list[int]:
         """As `Bins.renumber`."""
         held = list(self._held.values())
-        old = _renumbered(held, base)
+        old = renumbered(held, base)
         self._held = dict(zip(self._held, held, strict=True))
         return old
 
 
-_AGE = (1 << 64) - 1
+AGE = (1 << 64) - 1
 
 
-def first_fit(capacity: int, num_bins: int, max_segments: int = _NO_LIMIT) -> FirstFit | WideFirstFit:
+def first_fit(capacity: int, num_bins: int, max_segments: int = NO_LIMIT) -> FirstFit | WideFirstFit:
     """The implementation that is faster for so many bins; the crossing point was measured near 48."""
     return (FirstFit if num_bins <= 48 else WideFirstFit)(capacity, num_bins, max_segments)

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from zephon_jax.ops.pack.bins import Rows
+from zephon_jax.ops.pack.bins import AGE, Rows, renumbered
 
 __all__ = ["BestFitWrap", "Cuts", "Cutter", "Wrap"]
 
@@ -115,11 +115,11 @@ class BestFitWrap:
             else:
                 key = keys.pop(0)
                 if key >> 64 < self._least:
-                    rows.append(self._held.pop(key & _AGE))
+                    rows.append(self._held.pop(key & AGE))
                     return 0
         else:
             key = keys.pop(at)
-        room, age = key >> 64, key & _AGE
+        room, age = key >> 64, key & AGE
         taken = min(n, room)
         held = self._held[age]
         held.append(piece)
@@ -137,11 +137,7 @@ class BestFitWrap:
 
     def renumber(self, base: int) -> list[int]:
         """As `Cutter.renumber`."""
-        old = [piece for pieces in self._held.values() for piece in pieces]
-        for age, pieces in self._held.items():
-            self._held[age] = list(range(base, base + len(pieces)))
-            base += len(pieces)
+        held = list(self._held.values())
+        old = renumbered(held, base)
+        self._held = dict(zip(self._held, held, strict=True))
         return old
-
-
-_AGE = (1 << 64) - 1

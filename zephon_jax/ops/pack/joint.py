@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zephon_jax.ops.pack.bins import Rows
+from zephon_jax.ops.pack.bins import Rows, renumbered
 from zephon_jax.types import Int64s
 
 __all__ = ["JointFit"]
@@ -57,8 +57,4 @@ class JointFit:
 
     def renumber(self, base: int) -> list[int]:
         """The documents in open bins, bin after bin; from now on they are called base, base + 1, …"""
-        old = [piece for pieces in self._held for piece in pieces]
-        for i, pieces in enumerate(self._held):
-            self._held[i] = list(range(base, base + len(pieces)))
-            base += len(pieces)
-        return old
+        return renumbered(self._held, base)

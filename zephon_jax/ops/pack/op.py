@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from zephon_jax.deferred import DEFERRED
 from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops.base import Accumulator, Fields, OpTraits, RecordFailure
-from zephon_jax.ops.pack.bins import BestFit, Bins, Rows, first_fit
+from zephon_jax.ops.pack.bins import NO_LIMIT, BestFit, Bins, Rows, first_fit
 from zephon_jax.ops.pack.cuts import BestFitWrap, Cuts, Cutter, Wrap
 from zephon_jax.ops.pack.fields import Part, Parts, beside_parts, token_parts
 from zephon_jax.ops.pack.groups import group_keys, runs_of
@@ -25,8 +25,6 @@ from zephon_jax.origin import Origin
 from zephon_jax.types import Int64s, LaneContext
 
 __all__ = ["Pack"]
-
-_NO_LIMIT: Final = 2**31
 
 
 @dataclass(slots=True)
@@ -254,7 +252,7 @@ class Pack(Accumulator[_State]):
 
 
 def _bins(s: PackSettings) -> Bins | Cutter | JointFit:
-    most = s.max_segments or _NO_LIMIT
+    most = s.max_segments or NO_LIMIT
     if s.other_lengths:
         lengths = [s.max_length, *s.other_lengths.values()]
         return JointFit(lengths, s.num_bins, most, best=s.algorithm == "best_fit")
