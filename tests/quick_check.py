@@ -12,7 +12,7 @@ import warnings
 
 import tests.engine.test_lane as lane_cases
 from tests.engine.test_lane import SMALL, explore
-from tests.engine.toy import World, random_config, uninterrupted
+from tests.engine.toy import World, bulky, random_config, states_by_position, uninterrupted
 from tests.pipelines import random_case
 from tests.test_oracle import check_every_cut, drain
 from zephon_jax.checkpoint.codec import encode
@@ -24,10 +24,11 @@ def lane_model() -> None:
     for seed in range(40):
         rng = random.Random(seed)
         config = random_config(rng)
-        base, world, position, saved = uninterrupted(config), World(config), 0, {}
+        base, saved, position = uninterrupted(config), states_by_position(config), 0
+        world = World(config, books=bulky(rng))
         while actions := world.actions():
             if rng.random() < 0.02:
-                assert saved.setdefault(position, world.snapshot_key()) == world.snapshot_key()
+                assert saved[position] == world.snapshot_key()
                 world = world.crashed()
                 continue
             batch = world.do(rng.choice(actions))

@@ -42,7 +42,14 @@ MISTAKES = {
         "engine/lane.py",
         "        if number > top_epoch:\n            self._require_done(number",
         "        if False:\n            self._require_done(number"),
-    "a sentinel proves nothing": ("engine/lane.py", "if receipt.boundary is not None:", "if False:"),
+    "a sentinel proves nothing": (
+        "engine/lane.py", "if (boundary := receipts[-1].boundary) is not None:", "if False:"),
+    "a sentinel is checked with what came after it": (
+        "engine/lane.py", "if receipt.boundary is not None or i == len(waiting):", "if i == len(waiting):"),
+    "what waits is not in a checkpoint": (
+        "engine/lane.py", "Raises as `settle`.\"\"\"\n        self.up_to_date()\n", "Raises as `settle`.\"\"\"\n"),
+    "ordinals count rows that wait": (
+        "engine/lane.py", "rows_digest(self._settled_rows, cursors)", "rows_digest(self.rows, cursors)"),
     "monotone order is not checked": (
         "engine/lane.py",
         "            self._require_increasing(cursors)\n",

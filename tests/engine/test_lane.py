@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.engine.toy import Config, World, random_config, search, uninterrupted
+from tests.engine.toy import Config, World, bulky, random_config, search, states_by_position, uninterrupted
 from zephon_jax.engine.lane import LaneBooks, ReplayFilter
 from zephon_jax.engine.receipts import Admission, Receipt
 from zephon_jax.errors import ContractViolation, DataError
@@ -189,6 +189,25 @@ def test_restore_keeps_every_number():
         assert getattr(s, name) == getattr(t, name), name
 
 
+def test_a_sentinel_is_checked_without_what_came_after_it():
+    b = LaneBooks(7, 1, {"p": 0}, bulk=100)
+    b.settle(admit((0, 2), (1, 1)))
+    b.settle(Receipt(rows=rows((0, 0)), boundary=1), rounds=1)
+    b.settle(Receipt(rows=rows((0, 1))), rounds=1)
+    for _ in range(2):  # and the books stay wrong
+        with pytest.raises(ContractViolation, match=r"sentinel 1 came out, but .* 1 offsets are open"):
+            b.up_to_date()
+
+
+def test_what_waits_is_settled_when_it_is_much():
+    b = LaneBooks(7, 1, {"p": 0}, bulk=2)
+    b.settle(admit((0, 1), (1, 1), (2, 1)))
+    b.settle(Receipt(rows=rows((0, 0))), rounds=1)
+    b.settle(Receipt(rows=rows((0, 0))), rounds=1)
+    with pytest.raises(ContractViolation, match="finished twice"):
+        b.settle(Receipt(rows=rows((1, 0))), rounds=1)
+
+
 def test_replay_filter_drops_by_count_and_checks_identity():
     f = ReplayFilter(0, 3, (0, 2))
     assert (f.leading(rows((0, 1), (0, 0))), f.leading(rows((0, 2), (0, 3)))) == (2, 1)
@@ -240,8 +259,9 @@ class Lane(RuleBasedStateMachine):
     def start(self, seed):
         self.rng = random.Random(seed)
         self.config = random_config(self.rng)
-        self.base, self.world, self.position = uninterrupted(self.config), World(self.config), 0
-        self.saved = {}
+        self.base, self.position = uninterrupted(self.config), 0
+        self.world = World(self.config, books=bulky(self.rng))
+        self.saved = states_by_position(self.config)
 
     def advance(self):
         batch = self.world.do(self.rng.choice(self.world.actions()))
@@ -259,7 +279,7 @@ class Lane(RuleBasedStateMachine):
     @rule()
     def crash(self):
         key = self.world.snapshot_key()
-        assert self.saved.setdefault(self.position, key) == key
+        assert self.saved[self.position] == key  # C9, whatever waits to be settled
         self.world = self.world.crashed()
         assert self.world.snapshot_key() == key  # C3
 

@@ -10,6 +10,7 @@ import random
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -304,3 +305,19 @@ def search(start: Any, base: list[Any], max_crashes: int, limit: int) -> int:
                 todo.append((other, at, c))
         assert len(seen) < limit, "the model is too large to be exhausted"
     return len(seen)
+
+
+def states_by_position(config: Config):
+    """Position → the state of that cut, of books that settle every receipt at once."""
+    world, position = World(config), 0
+    found = {0: world.snapshot_key()}
+    while actions := world.actions():
+        if world.do(actions[-1]) is not None:
+            position += 1
+            found[position] = world.snapshot_key()
+    return found
+
+
+def bulky(rng: random.Random):
+    """Books that let receipts wait until so many contributors are together."""
+    return partial(LaneBooks, bulk=rng.choice((0, 2, 5, 12, 10**9)))

@@ -158,6 +158,7 @@ class PipelineIterator(Iterator[Any]):
                     self._last = delivery.receipts
                     self._steps_taken += 1
                     return delivery.batch
+            self._engine.up_to_date()
         except ZephonError as error:
             self._error = error
             self._finalizer()  # nothing more will come: an iterator that nobody closes keeps no threads

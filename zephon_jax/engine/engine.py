@@ -25,6 +25,10 @@ LaneBatch: TypeAlias = HostBatch | None
 """One lane's rows of a step; None if it has none left."""
 
 
+_SETTLED_TOGETHER = 2048
+"""Contributors of a lane whose books are kept in one go: 64 kB."""
+
+
 class Delivery(NamedTuple):
     """What one step of the engine produced: `batch` is None for receipts that settle without a batch.
 
@@ -55,7 +59,8 @@ class Engine:
 
     def _new_books(self, lane: int, snapshot: LaneSnapshot | None) -> LaneBooks:
         source, plan = self._sources[lane].state_dict(), self._plan
-        return LaneBooks(lane, plan.every, source, snapshot, plan.options.max_skipped, plan.replays_on_lengths)
+        skipped, known = plan.options.max_skipped, plan.replays_on_lengths
+        return LaneBooks(lane, plan.every, source, snapshot, skipped, known, _SETTLED_TOGETHER)
 
     # -- the consumer's side ---------------------------------------------------------------------------------------
     @property
@@ -84,6 +89,11 @@ class Engine:
             seen.add(lane)
         for lane in delivery.padded:
             self._books[lane].settle(Receipt(), rounds=1, more=lane in seen)
+
+    def up_to_date(self) -> None:
+        """Check what the books have not looked at yet; at the end of the stream. Raises as `LaneBooks.settle`."""
+        for books in self._books.values():
+            books.up_to_date()
 
     # -- the producer's side ---------------------------------------------------------------------------------------
     def _measure(self) -> None:

@@ -62,9 +62,11 @@ class _Epoch:
         flat = bases[index] + table[OFFSET]
         if (flat >= bases[index + 1]).any():
             return f"offset {int(table[OFFSET].max())} lies beyond its chunk"
-        last = flat[table[LAST] != 0]
-        if self.closed[last].any():
-            return f"{self._name(int(last[self.closed[last]][0]))} was finished twice"
+        last = np.sort(flat[table[LAST] != 0])
+        again = self.closed[last]
+        again[1:] |= last[1:] == last[:-1]
+        if again.any():
+            return f"{self._name(int(last[again][0]))} was finished twice"
         np.subtract.at(self.balance, flat, 1 - table[SIBLINGS])
         self.closed[last] = True
         return None
@@ -90,14 +92,15 @@ def _surplus(balance: int) -> str:
     return f"{balance} of its children are missing" if balance > 0 else f"{-balance} children too many"
 
 
-_MIX_ROWS = 2048
-
-
 class LaneBooks:
     """Applies receipts in order; gives the snapshot of the cut at any time.
 
     `epoch_chunks` is the number of chunks in a flush epoch, or None for a monotone pipeline; `keeps_known`: snapshots hold
     what the stateless operators made of the samples. Used by the consumer's thread only.
+
+    Receipts wait until `bulk` contributors are together, since the calls that settle a batch of eight rows cost more than
+    the rows. Several receipts settle as one of all their rows would; whatever reads the books settles first (`up_to_date`),
+    so no one can tell, but that a wrong operator may be named some batches later.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class LaneBooks:
         snapshot: LaneSnapshot | None = None,
         max_skipped: int | None = None,
         keeps_known: bool = False,
+        bulk: int = 0,
     ):
         self.lane, self.monotone, self.every = lane, epoch_chunks is None, epoch_chunks or 1
         self._epochs: dict[int, _Epoch] = {}
@@ -115,10 +119,10 @@ class LaneBooks:
         self._source = source
         self._max_skipped, self._keeps_known = max_skipped, keeps_known
         self.delivered, self.cursor, self._high_offset = 0, None, -1
-        self.rounds, self.rows, self.skipped_total = 0, 0, 0
-        self._digest = 0  # of the rows before those in _unmixed
-        self._unmixed: list[Int32s] = []
-        self._unmixed_rows = 0
+        self.rounds, self.rows, self.skipped_total = 0, 0, 0  # rounds and rows count what is waiting as well
+        self._bulk, self._waiting, self._waiting_bulk = bulk, list[Receipt](), 0
+        self._wrong: ContractViolation | DataError | None = None
+        self._digest, self._settled_rows = 0, 0
         self._skipped: set[tuple[int, int]] = set()  # of chunks that a snapshot may still keep
         self.evicted_chunks = 0
         self.passed_over: list[tuple[int, int]] = []
@@ -128,7 +132,7 @@ class LaneBooks:
 
     def _restore(self, s: LaneSnapshot) -> None:
         self._source, self.delivered, self.cursor = s.source, s.delivered, s.cursor
-        self._high_offset, self.rounds, self.rows = s.high_offset, s.rounds, s.rows
+        self._high_offset, self.rounds, self.rows, self._settled_rows = s.high_offset, s.rounds, s.rows, s.rows
         self._digest, self.skipped_total, self._skipped = s.digest, s.skipped_total, set(s.skipped)
         self._top = s.next_chunk - 1
         self.passed_over = list(s.passed_over)
@@ -139,24 +143,60 @@ class LaneBooks:
 
     # -- receipts --------------------------------------------------------------------------------------------------
     def settle(self, receipt: Receipt, *, rounds: int = 0, more: bool = False) -> None:
-        """Apply what a delivery settles; `rounds` is 1 if it carried a batch; `more`: of the same delivery as the last."""
-        for chunk, work, source in receipt.admitted:
-            self._admit(chunk, work, source)
-        for known in receipt.known:
-            self._epochs[int(known[CHUNK, 0]) // self.every].known.append(known)
+        """Take what a delivery settles; `rounds` is 1 if it carried a batch; `more`: of the same delivery as the last.
+
+        Raises:
+            ContractViolation: An operator lost, repeated or reordered records, now or in receipts that have waited.
+            DataError: More samples were skipped than is allowed.
+        """
+        if self._waiting_bulk >= self._bulk and not more:  # a delivery is never taken apart: its chunks can be named
+            self.up_to_date()
+        self._waiting.append(receipt)
+        self._waiting_bulk += receipt.bulk
+        self.rounds += rounds
+        if receipt.rows is not None:
+            self.rows += len(receipt.rows)
+        if not self._bulk or receipt.skipped or self._skipped:  # what is skipped is counted at once
+            self._settle_waiting(more)
+
+    def up_to_date(self) -> None:
+        """Settle what is waiting. Raises as `settle`, and again at every further call once something was wrong."""
+        if self._wrong is not None:
+            raise self._wrong
+        if self._waiting:
+            self._settle_waiting(False)
+
+    def _settle_waiting(self, more: bool) -> None:
+        waiting, self._waiting, self._waiting_bulk = self._waiting, [], 0
         if not more:
             self._leaving = {}
+        try:
+            start = 0
+            for i, receipt in enumerate(waiting, 1):
+                if receipt.boundary is not None or i == len(waiting):  # a sentinel is checked without what came after it
+                    self._apply(waiting[start:i])
+                    start = i
+        except (ContractViolation, DataError) as error:
+            self._wrong = error
+            raise
+
+    def _apply(self, receipts: list[Receipt]) -> None:
+        """Settle these as one; only the last one may have a boundary."""
+        for receipt in receipts:
+            for chunk, work, source in receipt.admitted:
+                self._admit(chunk, work, source)
+            for known in receipt.known:
+                self._epochs[int(known[CHUNK, 0]) // self.every].known.append(known)
+            for table in receipt.skipped:
+                self._skipped.update(zip(*table.tolist(), strict=True))
         touched: set[int] = set()
-        for table in receipt.closed:
-            touched |= self._finish(table)
-        for table in receipt.skipped:
-            self._skipped.update(zip(*table.tolist(), strict=True))
-        if receipt.rows is not None and len(receipt.rows):
-            touched |= self._deliver(receipt.rows)
-        if receipt.boundary is not None:
-            self._require_done(receipt.boundary // self.every, f"sentinel {receipt.boundary} came out")
+        if closed := [table for receipt in receipts for table in receipt.closed]:
+            touched |= self._finish(closed[0] if len(closed) == 1 else np.concatenate(closed, axis=1))
+        if rows := [r.rows for r in receipts if r.rows is not None and len(r.rows)]:
+            touched |= self._deliver(Origin.concat(rows))
+        if (boundary := receipts[-1].boundary) is not None:
+            self._require_done(boundary // self.every, f"sentinel {boundary} came out")
         self._forget(touched)
-        self.rounds += rounds
 
     def _admit(self, chunk: int, work: WorkChunk, source: SourceState | None) -> None:
         number = chunk // self.every
@@ -201,11 +241,8 @@ class LaneBooks:
         if top > self._top or high > self._high_offset:
             self._raise_top(max(top, self._top), max(high, self._high_offset) if top == self._top else high)
         self.cursor = tuple(cursors[:, -1].tolist())
-        self._unmixed.append(cursors.copy())
-        self._unmixed_rows += len(rows)
-        self.rows += len(rows)
-        if self._unmixed_rows >= _MIX_ROWS:
-            self._mix()
+        self._digest = (self._digest + rows_digest(self._settled_rows, cursors)) % MODULUS
+        self._settled_rows += len(rows)
         if number > top_epoch:
             self._require_done(number, f"a row of chunk {top} was delivered")
         return touched
@@ -213,15 +250,8 @@ class LaneBooks:
     @property
     def digest(self) -> int:
         """The fingerprint of all rows delivered (rule C8)."""
-        self._mix()
+        self.up_to_date()
         return self._digest
-
-    def _mix(self) -> None:
-        """Rows are mixed many at a time: for the few of a batch the calls would cost more than the rest of the books."""
-        if self._unmixed:
-            first = self.rows - self._unmixed_rows
-            self._digest = (self._digest + rows_digest(first, np.concatenate(self._unmixed, axis=1))) % MODULUS
-            self._unmixed, self._unmixed_rows = [], 0
 
     def _require_increasing(self, cursors: Int32s) -> None:
         before = (
@@ -275,6 +305,7 @@ class LaneBooks:
 
     def state_key(self) -> object:
         """Everything that the books' future depends on, hashable: for exhaustive searches."""
+        self.up_to_date()
         epochs = tuple(
             (n, e.bases[-1], e.balance.tobytes(), e.closed.tobytes()) for n, e in sorted(self._epochs.items())
         )
@@ -290,17 +321,21 @@ class LaneBooks:
     # -- the cut ---------------------------------------------------------------------------------------------------
     @property
     def chunks_in_flight(self) -> int:
-        """Chunks that a checkpoint taken now keeps, and a restore replays."""
-        return self._top - self._top // self.every * self.every + 1 if self._top >= 0 else 0
+        """Chunks that a checkpoint taken now keeps, and a restore replays. Reads only, so that any thread may ask."""
+        waiting = [int(r.rows.table[CHUNK].max()) for r in tuple(self._waiting) if r.rows is not None and len(r.rows)]
+        top = max([self._top, *waiting])
+        return top - top // self.every * self.every + 1 if top >= 0 else 0
 
     def work_of(self, chunk: int) -> WorkChunk | None:
         """The pointers of a chunk of the last delivery, or in flight."""
+        self.up_to_date()
         number = chunk // self.every
         epoch = self._epochs.get(number) or self._leaving.get(number)
         return epoch.works[chunk - epoch.start] if epoch and 0 <= chunk - epoch.start < len(epoch.works) else None
 
     def snapshot(self) -> LaneSnapshot:
-        """The lane's part of a checkpoint at this cut."""
+        """The lane's part of a checkpoint at this cut. Raises as `settle`."""
+        self.up_to_date()
         chunks: tuple[WorkChunk, ...] = ()
         first, source, boundaries = 0, self._source, ()
         top = self._top

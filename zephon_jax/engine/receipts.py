@@ -43,4 +43,5 @@ class Receipt:
     @property
     def bulk(self) -> int:
         """How much has gathered: contributors and pointers."""
-        return sum(a.work.dataset.size for a in self.admitted) + sum(c.shape[1] for c in self.closed)
+        rows = 0 if self.rows is None else self.rows.table.shape[1]
+        return rows + sum(a.work.dataset.size for a in self.admitted) + sum(c.shape[1] for c in self.closed)
