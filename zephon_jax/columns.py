@@ -331,21 +331,33 @@ def concat_columns(parts: Sequence[Columns], lengths: Sequence[int]) -> dict[str
     }
 
 
-def collate(parts: Sequence[Column]) -> Array:
+def collate(parts: Sequence[Column], spans: Sequence[tuple[int, int]] | None = None) -> Array:
     """The rows of a batch as ONE fresh array of shape (n, ...), or an object array of shape (n,).
 
-    Dense exactly if all rows have one dtype and shape, however they were stored, so that a batch is a function of its
-    rows. Always a copy: JAX may alias the buffer of a delivered array, and no operator may keep a view of it.
+    `spans`: rows start to stop of each part; all, where left out. Dense exactly if all rows have one dtype and shape,
+    however they were stored, so that a batch is a function of its rows. Always a copy: JAX may alias the buffer of a
+    delivered array, and no operator may keep a view of it.
     """
-    arrays = [p.values for p in parts if isinstance(p, Dense)]
-    if len(arrays) == len(parts) and all(
-        a.dtype == arrays[0].dtype and a.shape[1:] == arrays[0].shape[1:] for a in arrays
-    ):
-        return np.concatenate(arrays)
-    joined = concat(parts) if all(isinstance(p, Laid) for p in parts) else None
-    if isinstance(joined, Laid) and joined.items:
-        return joined.lay(joined.items)
-    values = [None if v is MISSING else v for part in parts for v in row_values(part)]
+    if spans is None:
+        spans = [(0, column_length(part)) for part in parts]
+    first = parts[0]
+    if isinstance(first, Laid):
+        items: list[Any] = []
+        for part, (a, b) in zip(parts, spans, strict=True):
+            if not isinstance(part, Laid) or part.lay != first.lay:
+                break
+            items += part.items[a:b]
+        else:
+            if items:
+                return first.lay(items)
+    elif isinstance(first, Dense):
+        arrays = [part.values[a:b] for part, (a, b) in zip(parts, spans, strict=True) if isinstance(part, Dense)]
+        if len(arrays) == len(parts) and all(
+            v.dtype == arrays[0].dtype and v.shape[1:] == arrays[0].shape[1:] for v in arrays
+        ):
+            return np.concatenate(arrays)
+    sliced = [slice_rows(part, a, b) for part, (a, b) in zip(parts, spans, strict=True)]
+    values = [None if v is MISSING else v for part in sliced for v in row_values(part)]
     column = from_values(values)
     if isinstance(column, Dense):
         return column.values

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_jax.checkpoint.schema import LaneSnapshot
-from zephon_jax.columns import MISSING, Objects, collate, row_of, slice_rows
+from zephon_jax.columns import MISSING, Objects, collate, row_of
 from zephon_jax.deferred import DEFERRED, Deferred, deferred_of
 from zephon_jax.engine.accumulate import LaneAccumulator
 from zephon_jax.engine.lane import ReplayFilter
@@ -401,12 +401,17 @@ class LaneChain:
 
 def _collate(slices: list[tuple[MicroBatch, int, int]]) -> dict[str, NDArray[Any]]:
     """The rows as arrays. A field that no row has is left out; one that some rows lack holds None there."""
+    first = slices[0][0].columns
+    names = sorted(first)  # however they are stored
+    if any(part.columns.keys() != first.keys() for part, _, _ in slices):
+        names = sorted({name for part, _, _ in slices for name in part.columns})
     out: dict[str, NDArray[Any]] = {}
-    for name in sorted({name for part, _, _ in slices for name in part.columns}):  # however they are stored
-        columns = [
-            slice_rows(part.columns[name], a, b) if name in part.columns else Objects([MISSING] * (b - a))
-            for part, a, b in slices
-        ]
-        if not all(isinstance(c, Objects) and all(v is MISSING for v in c.items) for c in columns):
-            out[name] = collate(columns)
+    spans = [(a, b) for _, a, b in slices]
+    for name in names:
+        columns = [part.columns.get(name) or Objects([MISSING] * len(part)) for part, _, _ in slices]
+        if not all(
+            isinstance(c, Objects) and all(v is MISSING for v in c.items[a:b])
+            for c, (a, b) in zip(columns, spans, strict=True)
+        ):
+            out[name] = collate(columns, spans)
     return out

@@ -37,7 +37,9 @@ class _Slots:
         self._list: list[Any] = [MISSING] * count
         self._lay: Callable[[list[Any]], NDArray[Any]] | None = None
 
-    def exchange(self, column: Column, count: int, slot: Int64s, plan: _Exchange) -> Column:
+    def exchange(
+        self, column: Column, count: int, slot: Int64s, plan: _Exchange, detached: Callable[[Laid], list[Any]]
+    ) -> Column:
         """Append the first newcomers to `count` held values, then exchange the rest at `slot`; the values that leave."""
         if not count:
             self._begin(column)
@@ -45,7 +47,7 @@ class _Slots:
             self._dense = _grown(self._dense, count, plan.fill, self._size)
             return self._exchange_dense(self._dense, column.values, count, slot, plan)
         if isinstance(column, Laid) and self._lay == column.lay:
-            return Laid(self._exchange_list([item.detached() for item in column.items], slot, plan), column.lay)
+            return Laid(self._exchange_list(detached(column), slot, plan), column.lay)
         self._as_values(count)
         # Copies, or a view of one record keeps the block that it was read with alive.
         values = [v.copy() if isinstance(v, np.ndarray) else v for v in row_values(column)]
@@ -173,11 +175,19 @@ class Shuffle(Accumulator[_State]):
         self, state: _State, columns: Columns, n: int, slot: Int64s, plan: _Exchange
     ) -> dict[str, Column]:
         out: dict[str, Column] = {}
+        made: dict[int, list[Any]] = {}
+
+        def detached(column: Laid) -> list[Any]:
+            """The rows without views; the fields of packed rows share them."""
+            if id(column.items) not in made:
+                made[id(column.items)] = [item.detached() for item in column.items]
+            return made[id(column.items)]
+
         for name in dict.fromkeys([*state.fields, *columns]):
             if name not in state.fields:
                 state.fields[name] = _Slots(self._size, state.count)
             column = columns[name] if name in columns else Objects([MISSING] * n)
-            out[name] = state.fields[name].exchange(column, state.count, slot, plan)
+            out[name] = state.fields[name].exchange(column, state.count, slot, plan, detached)
         return out
 
     def flush(self, state: _State) -> MicroBatch | None:

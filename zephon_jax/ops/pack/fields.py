@@ -18,6 +18,7 @@ from zephon_jax.ops.base import RecordFailure
 from zephon_jax.ops.fields import field_of, int32_ragged
 from zephon_jax.ops.pack.cuts import Cuts
 from zephon_jax.ops.pack.layout import packable
+from zephon_jax.types import Int64s
 
 __all__ = ["Part", "Parts", "beside_parts", "token_parts"]
 
@@ -65,18 +66,19 @@ def _cut(parts: list[Part], cuts: Cuts) -> list[Part]:
     return out
 
 
-def token_parts(batch: MicroBatch, operator: str) -> list[Part]:
-    """Each record's int32 tokens; those of a replay may not have been read."""
+def token_parts(batch: MicroBatch, operator: str) -> tuple[list[Part], Int64s]:
+    """Each record's int32 tokens, and how many they are; those of a replay may not have been read."""
     handles = batch.columns.get(DEFERRED)
     if not isinstance(handles, Objects):
-        return list(int32_ragged(field_of(batch, "tokens", operator), operator, "tokens").views())
+        lists = int32_ragged(field_of(batch, "tokens", operator), operator, "tokens")
+        return list(lists.views()), lists.lengths
     parts: list[Any] = [Piece(h, 0, h.length) if isinstance(h, Deferred) else None for h in handles.items]
     read = np.flatnonzero([part is None for part in parts])
     if len(read):
         tokens = take(batch.columns["tokens"], read)
         for i, view in zip(read.tolist(), int32_ragged(tokens, operator, "tokens").views(), strict=True):
             parts[i] = view
-    return parts
+    return parts, np.array([len(part) for part in parts], np.int64)
 
 
 def beside_parts(batch: MicroBatch, name: str, tokens: list[Part] | None, operator: str) -> list[Part]:

@@ -24,20 +24,22 @@ __all__ = ["Lay", "LayBeside", "PackedRow", "laid_columns", "packable"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRow:
-    """One row, not yet laid out: its pieces in order, their lengths, and the room left for padding behind them.
+    """One row, not yet laid out: its pieces in order, and the room left for padding behind them.
 
-    `beside`: other fields that are packed with the tokens, by name, one piece for each of `pieces`.
+    `lengths`, int64 of shape (pieces + 1,): of the pieces, then of the padding. `beside`: other fields that are packed with
+    the tokens, by name, one piece for each of `pieces`. `waits`: some piece stands in for one that a replay has not read.
     """
 
     pieces: list[Any]
-    lengths: list[int]
+    lengths: Int64s
     room: int
     beside: Mapping[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    waits: bool = False
 
     def detached(self) -> PackedRow:
         """The same row without views of blocks that were read with it: for a buffer that keeps rows."""
         beside = {name: _detached(pieces) for name, pieces in self.beside.items()}
-        return PackedRow(_detached(self.pieces), self.lengths, self.room, beside)
+        return PackedRow(_detached(self.pieces), self.lengths.copy(), self.room, beside, self.waits)
 
 
 def _detached(pieces: list[Any]) -> list[Any]:
@@ -139,26 +141,19 @@ def _tokens(rows: Sequence[PackedRow], capacity: int) -> Int32s:
     blank = _zeros(capacity)
     parts: list[Int32s] = []
     for row in rows:
-        parts += [piece.tokens() if isinstance(piece, Piece) else piece for piece in row.pieces]
-        parts.append(blank[: row.room])  # one padding part per row, maybe empty
+        parts += [p.tokens() if isinstance(p, Piece) else p for p in row.pieces] if row.waits else row.pieces
+        if row.room:
+            parts.append(blank[: row.room])
     return np.concatenate(parts)
 
 
 def _lengths(rows: Sequence[PackedRow]) -> Int64s:
     """Of the parts: each row's pieces, then its padding."""
-    out: list[int] = []
-    for row in rows:
-        out += row.lengths
-        out.append(row.room)
-    return np.array(out, np.int64)
+    return np.concatenate([row.lengths for row in rows])
 
 
 def _segment_ids(rows: Sequence[PackedRow], capacity: int) -> Int32s:
-    segment: list[int] = []
-    for row in rows:
-        segment += range(1, len(row.lengths) + 1)
-        segment.append(0)
-    return np.array(segment, np.int32).repeat(_lengths(rows))
+    return np.concatenate([_numbers(len(row.lengths)) for row in rows]).repeat(_lengths(rows))
 
 
 def _positions(rows: Sequence[PackedRow], capacity: int) -> Int32s:
@@ -178,6 +173,15 @@ _FIELDS: Final[dict[str, Callable[[Sequence[PackedRow], int], NDArray[np.int32]]
     "segment_ids": _segment_ids,
     "positions": _positions,
 }
+
+
+@lru_cache(maxsize=256)
+def _numbers(parts: int) -> Int32s:
+    """1, 2, … for the pieces of a row, and 0 for the padding behind them."""
+    numbers = np.arange(1, parts + 1, dtype=np.int32)
+    numbers[-1] = 0
+    numbers.flags.writeable = False
+    return numbers
 
 
 @lru_cache(maxsize=8)

@@ -36,6 +36,8 @@ class _State:
         default_factory=dict[Any, Any]
     )  # by group, in order of appearance
     parts: list[Part] = field(default_factory=list[Part])
+    lengths: list[int] = field(default_factory=list[int])  # of parts
+    waits: bool = False  # whether some part may stand in for one that a replay has not read
     beside: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     origin: Origin | None = None
     open: int = 0
@@ -118,12 +120,14 @@ class Pack(Accumulator[_State]):
         if not len(batch):
             return batch
         keys = group_keys(batch, self._settings, state.ctx, self.name)
+        state.waits = state.waits or DEFERRED in batch.columns
         batch, parts, lengths, keys = self._admitted(batch, keys, state.figures)
         first = len(state.parts)
         cuts, rows = self._placed(state, lengths, keys, first)
         batch, parts = self._cut(batch, parts, lengths, cuts)
         state.template = batch.slice(0, 0)
         state.parts += parts.tokens
+        state.lengths += lengths[:, 0].tolist() if cuts is None else chain.from_iterable(cuts)
         for name, held in state.beside.items():
             held += parts.beside[name]
         state.origin = batch.origin if state.origin is None else Origin.concat([state.origin, batch.origin])
@@ -145,12 +149,13 @@ class Pack(Accumulator[_State]):
     ) -> tuple[MicroBatch, Parts, Int64s, list[Any]]:
         """The records that are packed, with their parts, and lengths (n, fields with a length of their own)."""
         s = self._settings
-        parts = Parts(token_parts(batch, self.name), {})
+        tokens, counts = token_parts(batch, self.name)
+        parts = Parts(tokens, {})
         self._warn_once(set(batch.columns) - {*self.field_names, DEFERRED})
         for name in (*s.keep, *s.other_lengths):
             parts.beside[name] = beside_parts(batch, name, parts.tokens if name in s.keep else None, self.name)
-        lists = [parts.tokens, *(parts.beside[name] for name in s.other_lengths)]
-        lengths = np.array([[len(part) for part in column] for column in lists], np.int64).T
+        others = [np.array([len(part) for part in parts.beside[name]], np.int64) for name in s.other_lengths]
+        lengths = np.stack([counts, *others], axis=1)
         over = lengths > np.array([s.max_length, *s.other_lengths.values()])
         if over.any() and s.on_overlong == "error":
             i, which = (int(at[0]) for at in np.nonzero(over))
@@ -231,12 +236,19 @@ class Pack(Accumulator[_State]):
         s = self._settings
         pieces = np.array(list(chain.from_iterable(rows)), np.int64)
         splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        parts, lengths = state.parts, state.lengths
+        flat: list[int] = []
+        for row in rows:
+            own = [lengths[p] for p in row]
+            flat += own
+            flat.append(s.max_length - sum(own))
+        sizes, at = np.array(flat, np.int64), 0
         packed: list[PackedRow] = []
         for row in rows:
-            parts = [state.parts[p] for p in row]
-            lengths = [len(part) for part in parts]
+            stop = at + len(row) + 1
             beside = {name: [held[p] for p in row] for name, held in state.beside.items()} if state.beside else {}
-            packed.append(PackedRow(parts, lengths, s.max_length - sum(lengths), beside))
+            packed.append(PackedRow([parts[p] for p in row], sizes[at:stop], flat[stop - 1], beside, state.waits))
+            at = stop
         columns = laid_columns(packed, s.max_length, s.keep, s.other_lengths)
         return replace(state.template, columns=columns, origin=state.origin.take(pieces).group(splits))
 
@@ -247,6 +259,7 @@ class Pack(Accumulator[_State]):
         for bins in state.bins.values():
             index += bins.renumber(len(index))
         state.parts = [_detached(state.parts[i]) for i in index]
+        state.lengths = [state.lengths[i] for i in index]
         state.beside = {name: [_detached(held[i]) for i in index] for name, held in state.beside.items()}
         state.origin = state.origin.take(np.array(index, np.int64))
 
