@@ -127,6 +127,8 @@ class Origin:
 
     def repeat(self, counts: NDArray[np.integer], level: int) -> tuple[Origin, Int32s]:
         """Record i becomes counts[i] children, numbered at lineage index `level`; count 0 finishes it."""
+        if (counts == 1).all():  # an only child has the number that the table begins with, 0
+            return self, self.table[:, :0]
         out = self.take(np.repeat(np.arange(len(self)), counts))
         ends = np.cumsum(counts)
         child = np.arange(len(out)) - np.repeat(ends - counts, counts)

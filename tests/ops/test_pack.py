@@ -263,7 +263,12 @@ def test_rows_are_laid_out_piece_by_piece_however_they_are_moved(rows, i, j):
     capacity = 9
     room = [capacity - sum(map(len, row)) for row in rows]
     packed_rows = [
-        PackedRow([np.array(p, np.int32) for p in row], np.array([*map(len, row), left]), left)
+        PackedRow(
+            [np.array(p, np.int32) for p in row],
+            np.array([*map(len, row), left]),
+            np.cumsum([0, *map(len, row)]).astype(np.int32),
+            left,
+        )
         for row, left in zip(rows, room, strict=True)
     ]
     want = {

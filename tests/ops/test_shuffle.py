@@ -146,7 +146,15 @@ def test_packed_rows_are_shuffled_as_they_are(n, parts, size):
     out = []
     for batch in cut([{"n": i} for i in range(n)], parts):
         ids = [int(row["n"]) for row in batch.rows()]
-        rows = [PackedRow([np.full(2, i, np.int32), np.array([i], np.int32)], np.array([2, 1, 1]), 1) for i in ids]
+        rows = [
+            PackedRow(
+                [np.full(2, i, np.int32), np.array([i], np.int32)],
+                np.array([2, 1, 1]),
+                np.array([0, 2, 3], np.int32),
+                1,
+            )
+            for i in ids
+        ]
         out.append(op.push(state, batch.with_columns(laid_columns(rows, 4))))
     rest = op.flush(state)
     if rest is not None:
@@ -161,7 +169,9 @@ def test_packed_rows_are_shuffled_as_they_are(n, parts, size):
 def test_packed_rows_of_two_widths_become_values():
     batches = []
     for i, capacity in enumerate((4, 5, 4)):
-        rows = [PackedRow([np.full(4, i, np.int32)], np.array([4, capacity - 4]), capacity - 4)] * 2
+        rows = [
+            PackedRow([np.full(4, i, np.int32)], np.array([4, capacity - 4]), np.array([0, 4], np.int32), capacity - 4)
+        ] * 2
         batches.append(batch_of([{}] * 2, start=2 * i).with_columns(laid_columns(rows, capacity)))
     got, _, _ = accumulated(Shuffle(3), batches)
     want = [[i // 2] * 4 + [0] * (2 <= i < 4) for i in one_at_a_time(6, 3, 0)]
@@ -169,7 +179,7 @@ def test_packed_rows_of_two_widths_become_values():
 
 
 def test_packed_rows_among_others_become_values():
-    rows = [PackedRow([np.full(4, i, np.int32)], np.array([4, 0]), 0) for i in range(3)]
+    rows = [PackedRow([np.full(4, i, np.int32)], np.array([4, 0]), np.array([0, 4], np.int32), 0) for i in range(3)]
     laid = batch_of([{}] * 3).with_columns({"tokens": laid_columns(rows, 4)["tokens"]})
     plain = batch_of([{"tokens": np.full(4, i, np.int32)} for i in range(3, 6)], start=3)
     order = one_at_a_time(6, 2, 0)

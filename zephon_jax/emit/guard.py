@@ -13,11 +13,23 @@ from zephon_jax.errors import ConfigurationError
 __all__ = ["Consumer"]
 
 
+_forks = 0
+"""How many forks lie between the first process and this one. Asking for a process's id is a system call, at each `next`."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 class Consumer:
     """Wraps each `next`: refuses a second thread and a forked child, and keeps the time."""
 
     def __init__(self) -> None:
-        self._pid, self._busy = os.getpid(), threading.Lock()
+        self._pid, self._forks, self._busy = os.getpid(), _forks, threading.Lock()
         self._first: float | None = None
         self._entered = 0.0
         self.first_wait_s = self.wait_s = 0.0
@@ -49,7 +61,7 @@ class Consumer:
     @property
     def here(self) -> bool:
         """Whether this is the process that made it."""
-        return os.getpid() == self._pid
+        return _forks == self._forks
 
     @property
     def elapsed_s(self) -> float:

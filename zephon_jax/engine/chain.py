@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon_jax.checkpoint.schema import LaneSnapshot
-from zephon_jax.columns import MISSING, Objects, collate, row_of
+from zephon_jax.columns import MISSING, Column, Objects, collate, row_of
 from zephon_jax.deferred import DEFERRED, Deferred, deferred_of
 from zephon_jax.engine.accumulate import LaneAccumulator
 from zephon_jax.engine.lane import ReplayFilter
@@ -399,6 +399,14 @@ class LaneChain:
         return dataset.name, dataset.shards[int(work.shard[cursor[1]])].name, int(work.sample[cursor[1]])
 
 
+def _some_value(columns: list[Column], spans: list[tuple[int, int]]) -> bool:
+    """Whether some row has the field."""
+    return not all(
+        isinstance(c, Objects) and all(v is MISSING for v in c.items[a:b])
+        for c, (a, b) in zip(columns, spans, strict=True)
+    )
+
+
 def _collate(slices: list[tuple[MicroBatch, int, int]]) -> dict[str, NDArray[Any]]:
     """The rows as arrays. A field that no row has is left out; one that some rows lack holds None there."""
     first = slices[0][0].columns
@@ -409,9 +417,6 @@ def _collate(slices: list[tuple[MicroBatch, int, int]]) -> dict[str, NDArray[Any
     spans = [(a, b) for _, a, b in slices]
     for name in names:
         columns = [part.columns.get(name) or Objects([MISSING] * len(part)) for part, _, _ in slices]
-        if not all(
-            isinstance(c, Objects) and all(v is MISSING for v in c.items[a:b])
-            for c, (a, b) in zip(columns, spans, strict=True)
-        ):
+        if not isinstance(columns[0], Objects) or _some_value(columns, spans):
             out[name] = collate(columns, spans)
     return out

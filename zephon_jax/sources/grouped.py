@@ -50,13 +50,16 @@ def read_grouped(starts: Int64s, samples: Int64s, read: Callable[[int, Int64s], 
     if not len(samples):
         return {}, {}
     group = np.searchsorted(starts, samples, "right") - 1
+    if (group == group[0]).all():
+        columns, bad = read(int(group[0]), samples - starts[group[0]])
+        return {name: _column(part, len(samples)) for name, part in columns.items()}, bad
     rows, ascending, order = samples - starts[group], group, np.arange(len(group))
     if (group[1:] < group[:-1]).any():
         order = np.argsort(group, kind="stable")
         ascending, rows = group[order], rows[order]
     cuts = [0, *(np.flatnonzero(ascending[1:] != ascending[:-1]) + 1).tolist(), len(order)]
     parts: list[Mapping[str, Column | Spans]] = []
-    bad: dict[int, DataError] = {}
+    bad = {}
     for a, b in itertools.pairwise(cuts):
         columns, broken = read(int(ascending[a]), rows[a:b])
         parts.append(columns)

@@ -22,16 +22,17 @@ from zephon_jax.types import Int32s, Int64s
 __all__ = ["Lay", "LayBeside", "PackedRow", "laid_columns", "packable"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that would double the price of making one
 class PackedRow:
     """One row, not yet laid out: its pieces in order, and the room left for padding behind them.
 
-    `lengths`, int64 of shape (pieces + 1,): of the pieces, then of the padding. `beside`: other fields that are packed with
+    `lengths` and `starts` (pieces + 1,): of each piece, then of the padding, and where it begins in the row. `beside`: other fields that are packed with
     the tokens, by name, one piece for each of `pieces`. `waits`: some piece stands in for one that a replay has not read.
     """
 
     pieces: list[Any]
     lengths: Int64s
+    starts: Int32s
     room: int
     beside: Mapping[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     waits: bool = False
@@ -39,7 +40,7 @@ class PackedRow:
     def detached(self) -> PackedRow:
         """The same row without views of blocks that were read with it: for a buffer that keeps rows."""
         beside = {name: _detached(pieces) for name, pieces in self.beside.items()}
-        return PackedRow(_detached(self.pieces), self.lengths.copy(), self.room, beside, self.waits)
+        return PackedRow(_detached(self.pieces), self.lengths.copy(), self.starts.copy(), self.room, beside, self.waits)
 
 
 def _detached(pieces: list[Any]) -> list[Any]:
@@ -157,9 +158,8 @@ def _segment_ids(rows: Sequence[PackedRow], capacity: int) -> Int32s:
 
 
 def _positions(rows: Sequence[PackedRow], capacity: int) -> Int32s:
-    lengths = _lengths(rows)
-    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
-    positions = _ramp(len(rows) * capacity) - starts.repeat(lengths)
+    positions = np.concatenate([row.starts for row in rows]).repeat(_lengths(rows))
+    np.subtract(_ramp(len(rows), capacity), positions, out=positions)
     end = 0
     for row in rows:
         end += capacity
@@ -185,8 +185,9 @@ def _numbers(parts: int) -> Int32s:
 
 
 @lru_cache(maxsize=8)
-def _ramp(n: int) -> Int32s:
-    ramp = np.arange(n, dtype=np.int32)
+def _ramp(rows: int, capacity: int) -> Int32s:
+    """0, 1, … of each row, end to end."""
+    ramp = np.tile(np.arange(capacity, dtype=np.int32), rows)
     ramp.flags.writeable = False
     return ramp
 

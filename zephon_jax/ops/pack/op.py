@@ -36,7 +36,7 @@ class _State:
         default_factory=dict[Any, Any]
     )  # by group, in order of appearance
     parts: list[Part] = field(default_factory=list[Part])
-    lengths: list[int] = field(default_factory=list[int])  # of parts
+    lengths: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))  # of parts
     waits: bool = False  # whether some part may stand in for one that a replay has not read
     beside: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
     origin: Origin | None = None
@@ -127,7 +127,8 @@ class Pack(Accumulator[_State]):
         batch, parts = self._cut(batch, parts, lengths, cuts)
         state.template = batch.slice(0, 0)
         state.parts += parts.tokens
-        state.lengths += lengths[:, 0].tolist() if cuts is None else chain.from_iterable(cuts)
+        new = lengths[:, 0] if cuts is None else np.array([*chain.from_iterable(cuts)], np.int64)
+        state.lengths = np.concatenate([state.lengths, new])
         for name, held in state.beside.items():
             held += parts.beside[name]
         state.origin = batch.origin if state.origin is None else Origin.concat([state.origin, batch.origin])
@@ -235,19 +236,21 @@ class Pack(Accumulator[_State]):
             return None
         s = self._settings
         pieces = np.array(list(chain.from_iterable(rows)), np.int64)
-        splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        parts, lengths = state.parts, state.lengths
-        flat: list[int] = []
-        for row in rows:
-            own = [lengths[p] for p in row]
-            flat += own
-            flat.append(s.max_length - sum(own))
-        sizes, at = np.array(flat, np.int64), 0
+        splits = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([*map(len, rows)], out=splits[1:])
+        parts, nth = state.parts, np.arange(len(rows))
+        lengths = np.zeros(len(pieces) + len(rows), np.int64)  # of each row's pieces, then of its padding
+        lengths[np.arange(len(pieces)) + nth.repeat(splits[1:] - splits[:-1])] = own = state.lengths[pieces]
+        rooms = s.max_length - np.add.reduceat(own, splits[:-1])
+        lengths[splits[1:] + nth] = rooms
+        starts = ((lengths.cumsum() - lengths) % s.max_length).astype(np.int32)
         packed: list[PackedRow] = []
-        for row in rows:
+        at = 0
+        for row, room in zip(rows, rooms.tolist(), strict=True):
             stop = at + len(row) + 1
             beside = {name: [held[p] for p in row] for name, held in state.beside.items()} if state.beside else {}
-            packed.append(PackedRow([parts[p] for p in row], sizes[at:stop], flat[stop - 1], beside, state.waits))
+            own = [parts[p] for p in row]
+            packed.append(PackedRow(own, lengths[at:stop], starts[at:stop], room, beside, state.waits))
             at = stop
         columns = laid_columns(packed, s.max_length, s.keep, s.other_lengths)
         return replace(state.template, columns=columns, origin=state.origin.take(pieces).group(splits))
@@ -259,9 +262,9 @@ class Pack(Accumulator[_State]):
         for bins in state.bins.values():
             index += bins.renumber(len(index))
         state.parts = [_detached(state.parts[i]) for i in index]
-        state.lengths = [state.lengths[i] for i in index]
         state.beside = {name: [_detached(held[i]) for i in index] for name, held in state.beside.items()}
-        state.origin = state.origin.take(np.array(index, np.int64))
+        kept = np.array(index, np.int64)
+        state.lengths, state.origin = state.lengths[kept], state.origin.take(kept)
 
 
 def _bins(s: PackSettings) -> Bins | Cutter | JointFit:
