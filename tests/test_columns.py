@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from tests.ops import same, same_rows
 from zephon_jax.columns import (
     MISSING,
+    Binary,
     Dense,
     Laid,
     Objects,
@@ -154,6 +155,25 @@ def test_a_batch_is_a_function_of_its_rows_and_dense_exactly_if_they_are_alike(v
             assert all(same(a, b) for a, b in zip(out, want, strict=True))
         for source in memory(parts):
             assert not any(np.shares_memory(source, other) for other in memory([out]))
+
+
+def binary(items: list[bytes]) -> Binary:
+    return Binary(np.frombuffer(b"".join(items), np.uint8), np.cumsum([0, *map(len, items)]))
+
+
+@PROPERTY
+@given(st.lists(st.binary(max_size=4), max_size=6), st.data())
+def test_bytes_end_to_end_are_the_same_rows_as_objects(items, data):
+    n, column = len(items), binary(items)
+    assert column_length(column) == n
+    assert row_values(column) == items == [row_value(column, i) for i in range(n)]
+    index = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=6) if n else st.just([])), np.int64)
+    assert row_values(take(column, index)) == [items[i] for i in index]
+    parts = [slice_rows(column, a, b) for a, b in partition(data, n)]
+    assert row_values(concat(parts)) == items
+    assert row_values(concat([*parts, Objects([b"x"])])) == [*items, b"x"]
+    for stored in (parts, [column, Objects([])], [Objects([]), *parts]):
+        assert collate(stored).tolist() == items
 
 
 def memory(values: Any) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Values between operators, as columns: dense, ragged (Arrow's list layout), laid out late, or a list of objects.
+"""Values between operators, as columns: dense, ragged (Arrow's list layout), bytes end to end, laid out late, or objects.
 
 Which of these holds a field is a matter of storage only. What an operator or a batch sees of a record is its
 *row value*, and that never depends on which other records share the micro-batch: otherwise the output would depend on
@@ -21,6 +21,7 @@ from zephon_jax.types import Int64s
 
 __all__ = [
     "MISSING",
+    "Binary",
     "Column",
     "Columns",
     "Dense",
@@ -84,6 +85,23 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Binary:
+    """A `bytes` per record, end to end: row i is `values[splits[i]:splits[i + 1]]`, uint8, as `bytes`; `splits` as in `Ragged`."""
+
+    values: NDArray[np.uint8]
+    splits: Int64s
+
+    @property
+    def lengths(self) -> Int64s:
+        return self.splits[1:] - self.splits[:-1]
+
+    def items(self) -> list[bytes]:
+        """The rows, copied."""
+        blob, ends = self.values.tobytes(), self.splits.tolist()
+        return [blob[a:b] for a, b in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Objects:
     """Anything else: one Python object per record."""
 
@@ -103,7 +121,7 @@ class Laid:
     lay: Callable[[list[Any]], Array]
 
 
-Column: TypeAlias = Dense | Ragged | Objects | Laid
+Column: TypeAlias = Dense | Ragged | Binary | Objects | Laid
 Columns: TypeAlias = Mapping[str, Column]
 
 
@@ -203,7 +221,7 @@ def column_length(column: Column) -> int:
     match column:
         case Dense(values):
             return len(values)
-        case Ragged(_, splits):
+        case Ragged(_, splits) | Binary(_, splits):
             return len(splits) - 1
         case Objects(items) | Laid(items):
             return len(items)
@@ -216,6 +234,8 @@ def row_value(column: Column, i: int) -> Any:
             return values[i]
         case Ragged(values, splits):
             return values[splits[i] : splits[i + 1]]
+        case Binary(values, splits):
+            return values[splits[i] : splits[i + 1]].tobytes()
         case Objects(items):
             return items[i]
         case Laid(items, lay):
@@ -229,6 +249,8 @@ def row_values(column: Column) -> list[Any]:
             return list(values)
         case Ragged():
             return list(column.views())
+        case Binary():
+            return column.items()
         case Objects(items):
             return items
         case Laid(items, lay):
@@ -268,15 +290,21 @@ def take(column: Column, index: NDArray[np.integer[Any]]) -> Column:
         case Dense(values):
             return Dense(values[index])
         case Ragged(values, splits):
-            starts, lengths = splits[:-1][index], (splits[1:] - splits[:-1])[index]
-            out = np.zeros(len(index) + 1, np.int64)
-            np.cumsum(lengths, out=out[1:])
-            parts = [values[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
-            return Ragged(np.concatenate(parts) if parts else values[:0], out)
+            return Ragged(*_taken(values, splits, index))
+        case Binary(values, splits):
+            return Binary(*_taken(values, splits, index))
         case Objects(items):
             return Objects([items[i] for i in index.tolist()])
         case Laid(items, lay):
             return Laid([items[i] for i in index.tolist()], lay)
+
+
+def _taken(values: Array, splits: Int64s, index: NDArray[np.integer[Any]]) -> tuple[Array, Int64s]:
+    starts, lengths = splits[:-1][index], (splits[1:] - splits[:-1])[index]
+    out = np.zeros(len(index) + 1, np.int64)
+    np.cumsum(lengths, out=out[1:])
+    parts = [values[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    return np.concatenate(parts) if parts else values[:0], out
 
 
 def slice_rows(column: Column, start: int, stop: int) -> Column:
@@ -287,6 +315,9 @@ def slice_rows(column: Column, start: int, stop: int) -> Column:
         case Ragged(values, splits):
             a, b = int(splits[start]), int(splits[stop])
             return Ragged(values[a:b], splits[start : stop + 1] - a)
+        case Binary(values, splits):
+            a, b = int(splits[start]), int(splits[stop])
+            return Binary(values[a:b], splits[start : stop + 1] - a)
         case Objects(items):
             return Objects(items[start:stop])
         case Laid(items, lay):
@@ -307,15 +338,23 @@ def concat(parts: Sequence[Column]) -> Column:
     if isinstance(first, Ragged):
         ragged = [p for p in parts if isinstance(p, Ragged)]
         if len(ragged) == len(parts) and all(p.values.dtype == first.values.dtype for p in ragged):
-            offsets = np.cumsum([0] + [int(p.splits[-1] - p.splits[0]) for p in ragged])
-            splits = [p.splits[1:] - p.splits[0] + o for p, o in zip(ragged, offsets.tolist(), strict=False)]
-            values = np.concatenate([p.values[p.splits[0] : p.splits[-1]] for p in ragged])
-            return Ragged(values, np.concatenate([np.zeros(1, np.int64), *splits]))
+            return Ragged(*_end_to_end(ragged))
+    if isinstance(first, Binary):
+        binary = [p for p in parts if isinstance(p, Binary)]
+        if len(binary) == len(parts):
+            return Binary(*_end_to_end(binary))
     if isinstance(first, Laid):
         laid = [p for p in parts if isinstance(p, Laid) and p.lay == first.lay]
         if len(laid) == len(parts):
             return Laid([item for p in laid for item in p.items], first.lay)
     return Objects([value for part in parts for value in row_values(part)])
+
+
+def _end_to_end(parts: Sequence[Ragged] | Sequence[Binary]) -> tuple[Array, Int64s]:
+    offsets = np.cumsum([0] + [int(p.splits[-1] - p.splits[0]) for p in parts])
+    splits = [p.splits[1:] - p.splits[0] + o for p, o in zip(parts, offsets.tolist(), strict=False)]
+    values = np.concatenate([p.values[p.splits[0] : p.splits[-1]] for p in parts])
+    return values, np.concatenate([np.zeros(1, np.int64), *splits])
 
 
 def concat_columns(parts: Sequence[Columns], lengths: Sequence[int]) -> dict[str, Column]:

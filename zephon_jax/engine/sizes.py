@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zephon_jax.columns import Column, Dense, Laid, Objects, Ragged
+from zephon_jax.columns import Binary, Column, Dense, Laid, Objects, Ragged
 from zephon_jax.microbatch import MicroBatch
 
 __all__ = ["RecordSizes", "batch_bytes", "held_bytes"]
@@ -47,7 +47,7 @@ def _column_bytes(column: Column) -> int:
     match column:
         case Dense(values):
             return values.nbytes
-        case Ragged(values, splits):
+        case Ragged(values, splits) | Binary(values, splits):
             return values.nbytes + splits.nbytes
         case Objects(items):
             return _held_by(items)

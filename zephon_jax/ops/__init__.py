@@ -8,6 +8,7 @@ from zephon_jax.ops.ensure import EnsureMixture
 from zephon_jax.ops.fetch import Fetch, Reader
 from zephon_jax.ops.pack.op import Pack
 from zephon_jax.ops.padding import Pad, PadRows
+from zephon_jax.ops.raw import DecodeRaw
 from zephon_jax.ops.rows import Filter, FlatMap, Map, MapColumns, RandomMap
 from zephon_jax.ops.shuffle import Shuffle
 from zephon_jax.ops.split import Split
@@ -20,6 +21,7 @@ __all__ = [
     "Batch",
     "BucketByLength",
     "Chat",
+    "DecodeRaw",
     "EnsureMixture",
     "Fetch",
     "Filter",

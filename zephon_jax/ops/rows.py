@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from zephon_jax.columns import (
+    Binary,
     Column,
     Dense,
     Laid,
@@ -210,6 +211,8 @@ def _shown(column: Column) -> Any:
             return values
         case Ragged():
             return column
+        case Binary():
+            return column.items()
         case Objects(items):
             return list(items)
         case Laid(items, lay):
@@ -217,7 +220,7 @@ def _shown(column: Column) -> Any:
 
 
 def _column(value: Any, operator: str, name: str) -> Column:
-    if isinstance(value, (Dense, Ragged, Objects, Laid)):
+    if isinstance(value, (Dense, Ragged, Binary, Objects, Laid)):
         return value
     if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufcV":
         return Dense(np.ascontiguousarray(value))

@@ -284,7 +284,18 @@ def _without_holes(pa: Any, array: Any, rows: Rows, lists: Column, nulls: Mask |
 
 def _text_reader(pa: Any, array: Any) -> Reader:
     offsets, data, nulls_in = _offsets(pa.types, array), _buffer(array, 2, np.uint8), _nulls(array)
-    decoded, whole = _is_text(pa.types, array.type), data.data
+    whole = data.data
+    if not _is_text(pa.types, array.type):
+
+        def read_binary(rows: Rows) -> Column | Spans:
+            nulls = nulls_in(rows)
+            starts, stops = _spans(offsets, rows, nulls)
+            if nulls is None:
+                return Spans(data, starts, stops, binary=True)
+            items = [bytes(whole[a:b]) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+            return Objects(_none_where(items, nulls))
+
+        return read_binary
 
     def read(rows: Rows) -> Column:
         nulls = nulls_in(rows)
@@ -292,13 +303,11 @@ def _text_reader(pa: Any, array: Any) -> Reader:
         items: list[Any]
         if len(rows) < _FEW:
             spans = zip(starts.tolist(), stops.tolist(), strict=True)
-            items = [str(whole[a:b], "utf-8") if decoded else bytes(whole[a:b]) for a, b in spans]
+            items = [str(whole[a:b], "utf-8") for a, b in spans]
             return Objects(_none_where(items, nulls))
         blob = gather(data, starts, stops).tobytes()
         splits = starts_of(stops - starts).tolist()
-        if not decoded:
-            items = [blob[a:b] for a, b in pairwise(splits)]
-        elif blob.isascii():
+        if blob.isascii():
             text = blob.decode("ascii")
             items = [text[a:b] for a, b in pairwise(splits)]
         else:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_jax.columns import MISSING, Column, Objects, Ragged, concat, row_values, take
+from zephon_jax.columns import MISSING, Binary, Column, Objects, Ragged, concat, row_values, take
 from zephon_jax.errors import DataError
 from zephon_jax.sources.base import ReadResult
 from zephon_jax.types import Int64s
@@ -24,11 +24,23 @@ __all__ = ["Part", "Spans", "gather", "read_grouped", "starts_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Ragged rows where they lie: row i is `values[starts[i]:stops[i]]`, of an array that may hold much more."""
+    """Ragged rows where they lie: row i is `values[starts[i]:stops[i]]`, of an array that may hold much more.
+
+    `binary`: they are `bytes`, and the values uint8.
+    """
 
     values: NDArray[Any]
     starts: Int64s
     stops: Int64s
+    binary: bool = False
+
+    def column(self, values: NDArray[Any], splits: Int64s) -> Column:
+        """The rows, cut from values of their own."""
+        if (
+            splits[-1] != len(values) or (splits[1:] < splits[:-1]).any()
+        ):  # slices do not complain about spans beyond the array
+            raise DataError("offsets of lists point outside of their values: the file is damaged")
+        return Binary(values, splits) if self.binary else Ragged(values, splits)
 
 
 Part: TypeAlias = tuple[Mapping[str, Column | Spans], dict[int, DataError]]
@@ -71,13 +83,16 @@ def read_grouped(starts: Int64s, samples: Int64s, read: Callable[[int, Int64s], 
 
 def _joined(parts: Sequence[Column | Spans | None], cuts: Sequence[int], order: Int64s) -> Column:
     """One column of each part's rows; `order[i]` is where row i of all belongs. None: the rows lack the field."""
-    spans = [part for part in parts if isinstance(part, Spans) and part.values.dtype == _dtype(parts[0])]
+    spans = [part for part in parts if isinstance(part, Spans) and _kind(part) == _kind(parts[0])]
     if len(spans) == len(parts):
         return _gathered(spans, cuts, order)
     lengths = [b - a for a, b in itertools.pairwise(cuts)]
     columns = [_column(part, n) for part, n in zip(parts, lengths, strict=True)]
     if all(isinstance(column, Objects) for column in columns):
-        items: list[Any] = [None] * len(order)
+        items: list[Any] = [item for column in columns for item in row_values(column)]
+        if not (order[1:] < order[:-1]).any():
+            return Objects(items)
+        items = [None] * len(order)
         for at, item in zip(order.tolist(), (item for column in columns for item in row_values(column)), strict=True):
             items[at] = item
         return Objects(items)
@@ -89,8 +104,8 @@ def _joined(parts: Sequence[Column | Spans | None], cuts: Sequence[int], order: 
     return column
 
 
-def _dtype(part: Column | Spans | None) -> Any:
-    return part.values.dtype if isinstance(part, Spans) else None
+def _kind(part: Column | Spans | None) -> Any:
+    return (part.values.dtype, part.binary) if isinstance(part, Spans) else None
 
 
 def _column(part: Column | Spans | None, length: int) -> Column:
@@ -98,14 +113,14 @@ def _column(part: Column | Spans | None, length: int) -> Column:
         return Objects([MISSING] * length)
     if isinstance(part, Spans):
         splits = starts_of(part.stops - part.starts)
-        return _checked(Ragged(gather(part.values, part.starts, part.stops), splits))
+        return part.column(gather(part.values, part.starts, part.stops), splits)
     return part
 
 
 def _gathered(parts: Sequence[Spans], cuts: Sequence[int], order: Int64s) -> Column:
     if len(parts) == 1:
         only = parts[0]
-        return _checked(Ragged(gather(only.values, only.starts, only.stops), starts_of(only.stops - only.starts)))
+        return only.column(gather(only.values, only.starts, only.stops), starts_of(only.stops - only.starts))
     starts, stops, part_of = (np.empty(len(order), np.int64) for _ in range(3))
     for number, (part, a, b) in enumerate(zip(parts, cuts[:-1], cuts[1:], strict=True)):
         at = order[a:b]
@@ -113,14 +128,7 @@ def _gathered(parts: Sequence[Spans], cuts: Sequence[int], order: Int64s) -> Col
     firsts, lasts = _runs((starts[1:] != stops[:-1]) | (part_of[1:] != part_of[:-1]))
     values = [part.values for part in parts]
     runs = zip(part_of[firsts].tolist(), starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
-    return _checked(Ragged(np.concatenate([values[p][a:b] for p, a, b in runs]), starts_of(stops - starts)))
-
-
-def _checked(column: Ragged) -> Ragged:
-    """Slices do not complain about spans that no array has."""
-    if column.splits[-1] != len(column.values) or (column.lengths < 0).any():
-        raise DataError("offsets of lists point outside of their values: the file is damaged")
-    return column
+    return parts[0].column(np.concatenate([values[p][a:b] for p, a, b in runs]), starts_of(stops - starts))
 
 
 def gather(values: NDArray[Any], starts: Int64s, stops: Int64s) -> NDArray[Any]:

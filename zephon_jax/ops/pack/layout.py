@@ -26,8 +26,9 @@ __all__ = ["Lay", "LayBeside", "PackedRow", "laid_columns", "packable"]
 class PackedRow:
     """One row, not yet laid out: its pieces in order, and the room left for padding behind them.
 
-    `lengths` and `starts` (pieces + 1,): of each piece, then of the padding, and where it begins in the row. `beside`: other fields that are packed with
-    the tokens, by name, one piece for each of `pieces`. `waits`: some piece stands in for one that a replay has not read.
+    `lengths` and `starts`, (pieces + 1,): of each piece, then of the padding, and where it begins in the row. `beside`: other
+    fields that are packed with the tokens, by name, one piece for each of `pieces`. `waits`: some piece stands in for one that
+    a replay has not read.
     """
 
     pieces: list[Any]
