@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.ops import PROPERTY, batch_of, contributors, processed, same_rows, sa
 from zephon_jax.columns import columns_from_rows
 from zephon_jax.errors import DataError
 from zephon_jax.microbatch import MicroBatch
-from zephon_jax.ops import Fetch
+from zephon_jax.ops import Fetch, fetch
 from zephon_jax.ops.fetch import pointer_columns
 from zephon_jax.origin import Origin, no_contributors
 from zephon_jax.types import WorkChunk
@@ -56,10 +57,16 @@ pointers = st.lists(
 broken = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=4)
 
 
+@pytest.mark.parametrize("long_run", [1, 2, 16])
 @PROPERTY
-@given(pointers, broken, st.lists(st.integers(0, 5), max_size=4))
-def test_records_keep_the_pointers_order(at, unreadable, parts):
-    """Datasets and shards interleaved, with repeats; what is broken is left out."""
+@given(at=pointers, unreadable=broken, parts=st.lists(st.integers(0, 5), max_size=4))
+def test_records_keep_the_pointers_order(long_run, at, unreadable, parts):
+    """Datasets and shards interleaved, with repeats, read run by run or sorted; what is broken is left out."""
+    with mock.patch.object(fetch, "_LONG_RUN", long_run):
+        _check_order(at, unreadable, parts)
+
+
+def _check_order(at, unreadable, parts):
     a, b = numbered("a", [4, 4], broken=unreadable), numbered("b", [1, 1, 1])
     op = Fetch({0: a, 7: b}, skip_unreadable=True)
     whole = pointed(at)
@@ -73,6 +80,14 @@ def test_records_keep_the_pointers_order(at, unreadable, parts):
     assert closed == [sample(i, 0) for i in lost]
     skipped = np.concatenate([op.process(batch).skipped for batch in batches], axis=1)
     assert sorted(map(tuple, skipped.T.tolist())) == [(0, i) for i in lost]
+
+
+def test_long_runs_are_read_where_they_stand():
+    a = numbered("a", [40, 40])
+    at = [(0, 1, i) for i in range(20)] + [(0, 0, i) for i in range(30)] + [(0, 1, i) for i in range(20, 40)]
+    rows = Fetch({0: a}, skip_unreadable=False).process(pointed(at)).rows()
+    assert [row["at"] for row in rows] == [f"a{s}.{i}" for _, s, i in at]
+    assert [(shard, len(samples)) for shard, samples in a.asked] == [(1, 20), (0, 30), (1, 20)]
 
 
 def test_one_read_per_dataset_and_shard():

@@ -37,8 +37,17 @@ def pointer_columns(work: WorkChunk, offsets: Int64s) -> Columns:
     }
 
 
+_LONG_RUN = 16
+"""Neighbours of one shard that are worth a call of their own; shorter runs are sorted by shard first, and back afterwards."""
+
+
+def _starts_of_runs(dataset: Int64s, shard: Int64s) -> Int64s:
+    changes = (dataset[1:] != dataset[:-1]) | (shard[1:] != shard[:-1])
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])
+
+
 class Fetch(RecordOperator):
-    """Reads each record, one call per (dataset, shard) of the micro-batch; records keep the pointers' order.
+    """Reads each record, one call per (dataset, shard), or per long run of one; records keep the pointers' order.
 
     With `skip_unreadable`, samples of broken content are finished and marked as skipped; errors of storage and time are
     always raised.
@@ -66,15 +75,14 @@ class Fetch(RecordOperator):
         if not len(batch):
             return batch.with_columns({})
         dataset, shard, sample = (self._pointers(batch, name) for name in ("dataset", "shard", "sample"))
-        if (dataset == dataset[0]).all() and (shard == shard[0]).all():  # the usual case
-            columns, bad = self._dataset(int(dataset[0])).read(int(shard[0]), sample)
-            out = batch.with_columns(columns)
-            return self._without(out, bad) if bad else out
-        order = np.lexsort((np.arange(len(batch)), shard, dataset))
-        groups = np.flatnonzero(np.append(True, (np.diff(dataset[order]) != 0) | (np.diff(shard[order]) != 0)))
+        order = np.arange(len(batch))
+        groups = _starts_of_runs(dataset, shard)
+        if scattered := len(groups) > 1 + len(order) // _LONG_RUN:
+            order = np.lexsort((order, shard, dataset))
+            groups = _starts_of_runs(dataset[order], shard[order])
         parts: list[Columns] = []
         lengths: list[int] = []
-        bad = {}
+        bad: dict[int, DataError] = {}
         for a, b in zip(groups.tolist(), [*groups[1:].tolist(), len(order)], strict=True):
             at = order[a:b]
             columns, broken = self._dataset(int(dataset[at[0]])).read(int(shard[at[0]]), sample[at])
@@ -82,7 +90,7 @@ class Fetch(RecordOperator):
             lengths.append(b - a)
             bad.update({int(at[i]): error for i, error in broken.items()})
         columns = concat_columns(parts, lengths)
-        if len(parts) > 1:
+        if scattered:
             back = np.empty(len(order), np.int64)
             back[order] = np.arange(len(order))
             columns = {name: take(column, back) for name, column in columns.items()}
