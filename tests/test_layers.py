@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1] / PACKAGE
 # Top-down. A room may import itself and the rooms on lines below its own; rooms on one line do not know each other.
 LAYERS = (
     frozenset({"cli"}),
-    frozenset({"demo", "inspection", "picture", "testing"}),
+    frozenset({"bar", "bench", "demo", "inspection", "picture", "testing"}),
     frozenset({"pipeline"}),
     frozenset({"emit"}),
     frozenset({"engine"}),
@@ -26,6 +26,7 @@ LAYERS = (
     frozenset({"plan", "checkpoint"}),
     frozenset({"coordinate"}),  # agrees on parts of a checkpoint without looking into them
     frozenset({"sources", "work", "ops", "metrics"}),
+    frozenset({"display"}),  # values in, pictures out
     frozenset({"types", "origin", "columns", "deferred", "errors", "lanes", "microbatch", "options"}),
 )
 # The nouns at the bottom are made of each other (a micro-batch has columns and an origin).
@@ -39,6 +40,7 @@ PURE = (
     "origin",
     "columns",
     "deferred",
+    "display",
     "errors",
     "lanes",
     "microbatch",

@@ -1,14 +1,14 @@
 """A JAX input pipeline with elastic determinism and bounded recovery.
 
-Importing this package does not import jax: worker processes and notebooks decide for themselves when to. What needs
-jax or Orbax is loaded when it is first used.
+Importing this package does not import jax: worker processes and notebooks decide for themselves when to.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from zephon_jax.columns import Column, Dense, Objects, Ragged
+from zephon_jax.columns import Binary, Column, Dense, Objects, Ragged
 from zephon_jax.emit.iterator import PipelineIterator, Stats
 from zephon_jax.errors import (
     AggregationFailed,
@@ -22,7 +22,6 @@ from zephon_jax.errors import (
 )
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Accumulator, Operator, OpTraits, RecordOperator, RowOperator
-from zephon_jax.picture import RowPicture, explain_batch
 from zephon_jax.pipeline import Pipeline
 from zephon_jax.sources import Dataset, Shard, Source
 from zephon_jax.types import LaneContext, WorkChunk
@@ -30,7 +29,11 @@ from zephon_jax.work import MixtureSchedule, StaticMixtureWorkSource, WorkSource
 
 if TYPE_CHECKING:
     from zephon_jax import testing
+    from zephon_jax.bar import Progress, progress
     from zephon_jax.checkpoint.orbax import PipelineCheckpointHandler, PipelineRestore, PipelineSave
+    from zephon_jax.display.timeline import Timeline
+    from zephon_jax.inspection import Inspection, inspect
+    from zephon_jax.picture import BatchPicture, RowPicture, explain_batch
 
 __version__ = "0.1.0"
 
@@ -38,6 +41,8 @@ __all__ = [
     "Accumulator",
     "AggregationFailed",
     "AggregationTimeout",
+    "BatchPicture",
+    "Binary",
     "CheckpointMismatch",
     "Column",
     "ConfigurationError",
@@ -45,6 +50,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Dense",
+    "Inspection",
     "LaneContext",
     "MicroBatch",
     "MixtureSchedule",
@@ -56,6 +62,7 @@ __all__ = [
     "PipelineIterator",
     "PipelineRestore",
     "PipelineSave",
+    "Progress",
     "Ragged",
     "RecordOperator",
     "RowOperator",
@@ -64,25 +71,39 @@ __all__ = [
     "Source",
     "StaticMixtureWorkSource",
     "Stats",
+    "Timeline",
     "WorkChunk",
     "WorkSource",
     "WorkerError",
     "ZephonError",
     "explain_batch",
+    "inspect",
+    "progress",
     "testing",
 ]
 
-_LAZY = {"PipelineCheckpointHandler", "PipelineRestore", "PipelineSave"}
+_LAZY = {
+    "BatchPicture": "picture",
+    "Inspection": "inspection",
+    "PipelineCheckpointHandler": "checkpoint.orbax",
+    "PipelineRestore": "checkpoint.orbax",
+    "PipelineSave": "checkpoint.orbax",
+    "Progress": "bar",
+    "RowPicture": "picture",
+    "Timeline": "display.timeline",
+    "explain_batch": "picture",
+    "inspect": "inspection",
+    "progress": "bar",
+}
+"""What is loaded when it is first used: what needs jax or Orbax, and what a training step does not need."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from zephon_jax.checkpoint import orbax
-
-        return getattr(orbax, name)
+        found = getattr(importlib.import_module(f"zephon_jax.{_LAZY[name]}"), name)
+        globals()[name] = found
+        return found
     if name == "testing":
-        import importlib
-
         return importlib.import_module("zephon_jax.testing")
     raise AttributeError(f"module 'zephon_jax' has no attribute {name!r}")
 

@@ -1,27 +1,43 @@
 """What a saved state holds, how two differ, and which documents come next: `zephon-jax inspect`.
 
-Reads the file of a state, the folder of an Orbax item, or an Orbax step's folder, without Orbax and without jax.
+Reads the file of a state, the folder of an Orbax item, or an Orbax step's folder, without Orbax and without jax. The same
+as text, in a notebook, and as one HTML page.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zephon_jax.checkpoint.codec import decode, encode, state_from_plain
 from zephon_jax.checkpoint.schema import LaneSnapshot, PipelineState
+from zephon_jax.display.page import page
+from zephon_jax.display.saved import Saved, SavedLane, compared_html, documents_html, saved_html
+from zephon_jax.display.timeline import Timeline
+from zephon_jax.emit.timeline import timeline_of_snapshots
 from zephon_jax.engine.fingerprint import combine, to_hex
 from zephon_jax.errors import CheckpointMismatch, ConfigurationError, ZephonError
 from zephon_jax.pipeline import Pipeline
 from zephon_jax.plan.identity import plan_differences
 from zephon_jax.work.quota import Quota
 
-__all__ = ["add_arguments", "describe", "describe_difference", "next_documents", "read_state", "run_from"]
+__all__ = [
+    "Inspection",
+    "add_arguments",
+    "describe",
+    "describe_difference",
+    "inspect",
+    "next_documents",
+    "read_state",
+    "run_from",
+]
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -45,6 +61,122 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         hint = f"; name a step's folder, there are {steps[-8:]}" if steps else ""
         raise CheckpointMismatch(f"{where} holds no pipeline state{hint}")
     raise CheckpointMismatch(f"{where} holds several pipeline states: {[str(p) for p in found]}; name one")
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A saved state to look at. `str()` gives text; a notebook shows tables and every lane's timeline.
+
+    `state` is what `checkpoint()` returned, and `name` where it came from.
+    """
+
+    name: str
+    state: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return describe(self.state)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return saved_html(self._saved)
+
+    @functools.cached_property
+    def _parsed(self) -> PipelineState:
+        return state_from_plain(self.state)
+
+    @functools.cached_property
+    def _saved(self) -> Saved:
+        return _saved(self.name, self.state, self._parsed)
+
+    def timeline(self) -> Timeline:
+        """The chunks of every lane: forgotten, and in flight, which a resume replays."""
+        return self._saved.timeline
+
+    def difference(self, other: Inspection) -> str:
+        """How the other differs from it, in words."""
+        return describe_difference(self.state, other.state)
+
+    def page(self, *, other: Inspection | None = None, documents: Iterator[str] | None = None) -> str:
+        """One HTML page that needs no other file; with `other` both beside each other, with `documents` these lines too."""
+        title = f"Pipeline state {self.name}" if other is None else f"{self.name} and {other.name}"
+        if other is None:
+            body = saved_html(self._saved)
+        else:
+            body = compared_html(self._saved, other._saved, self.difference(other).splitlines())
+        if documents is not None:
+            body += documents_html("what comes next", documents)
+        return page(title, body)
+
+
+def inspect(state: str | os.PathLike[str] | Mapping[str, Any]) -> Inspection:
+    """A saved state to look at: a file, an Orbax item's or step's folder, or what `checkpoint()` returned.
+
+    Raises:
+        CheckpointMismatch: There is no state, or it is broken.
+    """
+    plain = state if isinstance(state, Mapping) else read_state(state)
+    found = Inspection("in memory" if isinstance(state, Mapping) else os.fspath(state), plain)
+    _ = found._parsed  # pyright: ignore[reportPrivateUsage]  - what is broken is refused here, not when it is shown
+    return found
+
+
+def _every(state: PipelineState) -> int | None:
+    """Chunks in a flush epoch; None for a pipeline without flushes, whose plan says 0."""
+    every = state.plan.get("flush_every_k_chunks")
+    return every if isinstance(every, int) and every > 0 else None
+
+
+def _saved(name: str, plain: Mapping[str, Any], state: PipelineState) -> Saved:
+    facts = [
+        ("size", f"{len(encode(plain)):,} bytes, format version {plain['version']}"),
+        ("lanes", f"{len(state.lanes)} of {state.lanes_total}"),
+        ("fingerprint", combine({lane: s.digest for lane, s in state.lanes.items()})),
+        ("rows", f"{sum(s.rows for s in state.lanes.values()):,}"),
+        ("chunks in flight", f"{sum(len(s.chunks) for s in state.lanes.values()):,}"),
+    ]
+    return Saved(
+        title=name,
+        facts=tuple(facts),
+        datasets=tuple((line.partition(": ")[0], line.partition(": ")[2]) for line in _datasets(state)),
+        plan=tuple(_flat(state.plan)),
+        lanes=tuple(
+            SavedLane(part["lane"], dict(_lane_values(state.lanes[part["lane"]], len(encode(part)))))
+            for part in plain["lanes"]
+        ),
+        timeline=timeline_of_snapshots(name, state.lanes.values(), _every(state)),
+    )
+
+
+def _flat(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The plan, a value a line: operators by number, the work source by parameter."""
+    for name, value in plan.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", str(part)) for key, part in value.items())
+        elif name == "operators":
+            for i, operator in enumerate(value):
+                what = operator.get("op") or operator.get("class")
+                rest = ", ".join(f"{key}={part!r}" for key, part in operator.items() if key not in ("op", "class"))
+                yield f"operator {i}", f"{what}: {rest}"
+        else:
+            yield name, str(value)
+
+
+def _lane_values(s: LaneSnapshot, size: int) -> Iterator[tuple[str, str]]:
+    yield "rows", f"{s.rows:,}"
+    yield "rounds", f"{s.rounds:,}"
+    yield "chunks in flight", f"{s.first} to {s.next_chunk - 1}" if s.chunks else "none"
+    yield "samples in flight", f"{sum(map(len, s.chunks)):,}"
+    yield "rows dropped in a replay", f"{s.delivered:,}"
+    yield "last row", "" if s.cursor is None else str(s.cursor)
+    yield "sentinels", ", ".join(map(str, s.boundaries))
+    yield "records known", "" if s.known is None else f"{s.known.shape[1]:,}"
+    yield "the source continues from", str(dict(s.source))
+    yield "skipped", f"{s.skipped_total:,}" if s.skipped_total else ""
+    yield "passed over", ", ".join(f"{a} to {b - 1}" for a, b in s.passed_over)
+    yield "bytes, packed alone", f"{size:,}"
+    yield "digest", to_hex(s.digest)
 
 
 # -- what it holds -------------------------------------------------------------------------------------------------
@@ -197,24 +329,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("N", "MODULE:PIPELINE"),
         help="which documents the next N steps of this pipeline contain",
     )
+    parser.add_argument("--html", metavar="FILE", help="write a page to look at in a browser instead of printing text")
 
 
 def run_from(arguments: argparse.Namespace) -> int:
-    """Print what was asked for; 1 if the states differ, 2 if something cannot be read."""
+    """Print what was asked for; 1 if the states differ, 2 if something cannot be read or written."""
     try:
-        plain = read_state(arguments.checkpoint)
-        if arguments.diff is not None:
-            other = read_state(arguments.diff)
-            print(describe_difference(plain, other))
-            return int(encode(plain) != encode(other))
-        if arguments.next is not None:
-            if not arguments.next[0].isdigit():
-                raise ConfigurationError(f"--next {arguments.next[0]!r}: the number of steps must be an integer")
-            for line in next_documents(plain, int(arguments.next[0]), load_pipeline(arguments.next[1])):
+        state = inspect(arguments.checkpoint)
+        other = None if arguments.diff is None else inspect(arguments.diff)
+        documents = None if arguments.next is None else _documents(state, *arguments.next)
+        differ = other is not None and encode(state.state) != encode(other.state)
+        if arguments.html is not None:
+            _write_page(arguments.html, state.page(other=other, documents=documents))
+        elif other is not None:
+            print(state.difference(other))
+        elif documents is not None:
+            for line in documents:
                 print(line)
-            return 0
-        print(describe(plain))
+        else:
+            print(state)
+        return int(differ)
     except ZephonError as error:
         print(f"zephon-jax inspect: {error}", file=sys.stderr)
         return 2
-    return 0
+
+
+def _documents(state: Inspection, steps: str, name: str) -> Iterator[str]:
+    if not steps.isdigit():
+        raise ConfigurationError(f"--next {steps!r}: the number of steps must be an integer")
+    return next_documents(state.state, int(steps), load_pipeline(name))
+
+
+def _write_page(path: str, text: str) -> None:
+    try:
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--html {path}: the page cannot be written: {error}") from error

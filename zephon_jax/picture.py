@@ -7,18 +7,20 @@ tokenizer, what it says. It looks at values only and knows nothing of how they w
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon_jax.display.page import Cell, Markup, box, table
+from zephon_jax.display.strip import Stretch, Strip, strips_html, strips_svg, swatch
+from zephon_jax.display.svg import escaped
 from zephon_jax.errors import ConfigurationError
 
-__all__ = ["RowPicture", "Segment", "explain_batch"]
+__all__ = ["BatchPicture", "RowPicture", "Segment", "explain_batch"]
 
 Contribution = tuple[str, str, int, int, int | None]
 
@@ -30,7 +32,8 @@ _FIELDS: Final[Mapping[str, Sequence[str]]] = {
     "targets": ("targets", "decoder_target_tokens"),
     "loss": ("loss_weights", "targets_segmentation", "decoder_loss_weights", "loss_mask"),
 }
-_COLOURS: Final = ("#dbeafe", "#dcfce7", "#fef9c3", "#fce7f3", "#ede9fe", "#ffedd5", "#cffafe", "#f1f5f9")
+_MOST_ROWS: Final = 32
+_MOST_SEGMENTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RowPicture:
-    """One row. `str()` gives text; a notebook shows it as a table, with a strip of the row in proportion."""
+    """One row. `str()` gives text; a notebook shows it as a table, with a strip of the row in proportion.
+
+    `trained`: runs of columns, start and stop, on which the loss counts; None if the batch does not say.
+    """
 
     row: int
     length: int
     segments: tuple[Segment, ...]
+    trained: tuple[tuple[int, int], ...] | None = None
 
     def __str__(self) -> str:
         held = sum(s.stop - s.start for s in self.segments if s.segment)
@@ -79,29 +86,52 @@ class RowPicture:
         head = f"row {self.row}: {held} of {self.length} places hold tokens{counts}, {documents} documents"
         return "\n".join([head, *(f"  {s.describe()}" for s in self.segments)])
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
-        strip = "".join(
-            f'<div title="{html.escape(s.describe(), quote=True)}" style="flex:{s.stop - s.start} 0 0;'
-            f'background:{_colour(s)};border-right:1px solid #fff"></div>'
-            for s in self.segments
-        )
-        rows = "".join(
-            f'<tr style="background:{_colour(s)};color:#111"><td>{s.start}:{s.stop}</td><td>{s.segment or "padding"}</td>'
-            f"<td>{'' if s.positions is None else f'{s.positions[0]} to {s.positions[1]}'}</td>"
-            f"<td>{'' if s.trained is None else s.trained}</td>"
-            f"<td>{'' if s.source is None else html.escape(_source_text(s.source))}</td>"
-            f'<td style="text-align:left;white-space:pre-wrap">{html.escape(s.text)}</td></tr>'
-            for s in self.segments
-        )
-        names = ("columns", "segment", "positions", "loss on", "from", "text")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        return (
-            f"<p>{html.escape(str(self).splitlines()[0])}</p>"
-            f'<div style="display:flex;height:1.2em;width:100%">{strip}</div>'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        )
+        return box(f"<p>{escaped(str(self).splitlines()[0])}</p>", strips_html([self.strip()]), _segments_table(self))
+
+    def strip(self) -> Strip:
+        """The row as it is drawn."""
+        stretches = [Stretch(s.start, s.stop, s.segment, s.describe(), s.positions) for s in self.segments]
+        return Strip(f"row {self.row}", self.length, tuple(stretches), self.trained)
+
+    def svg(self) -> str:
+        """The picture alone, as the text of an SVG file."""
+        return strips_svg([self.strip()])
 
 
+@dataclass(frozen=True, slots=True)
+class BatchPicture:
+    """All rows of a batch. `str()` gives text, of at most 32 rows; a notebook draws them."""
+
+    rows: tuple[RowPicture, ...]
+
+    def __str__(self) -> str:
+        more = len(self.rows) - _MOST_ROWS
+        return "\n".join([*map(str, self.rows[:_MOST_ROWS]), *([f"and {more:,} more rows"] if more > 0 else [])])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        held = sum(s.stop - s.start for row in self.rows for s in row.segments if s.segment)
+        places = sum(row.length for row in self.rows)
+        documents = sum(1 for row in self.rows for s in row.segments if s.segment)
+        filled = f"{100 * held / places:.1f} %" if places else "nothing"
+        return box(
+            f"<p>{len(self.rows):,} rows, {held:,} of {places:,} places hold tokens ({filled}), {documents:,} documents</p>",
+            strips_html([row.strip() for row in self.rows]),
+            _documents_table(self.rows),
+        )
+
+    def svg(self) -> str:
+        """The picture alone, as the text of an SVG file; at most 32 rows."""
+        return strips_svg([row.strip() for row in self.rows])
+
+
+@overload
 def explain_batch(
     batch: Mapping[str, Any],
     row: int = 0,
@@ -109,13 +139,30 @@ def explain_batch(
     tokenizer: Any = None,
     provenance: Mapping[int, Sequence[Contribution]] | None = None,
     most_characters: int = 60,
-) -> RowPicture:
-    """A picture of one row of a batch.
+) -> RowPicture: ...
+@overload
+def explain_batch(
+    batch: Mapping[str, Any],
+    row: None,
+    *,
+    tokenizer: Any = None,
+    provenance: Mapping[int, Sequence[Contribution]] | None = None,
+    most_characters: int = 60,
+) -> BatchPicture: ...
+def explain_batch(
+    batch: Mapping[str, Any],
+    row: int | None = 0,
+    *,
+    tokenizer: Any = None,
+    provenance: Mapping[int, Sequence[Contribution]] | None = None,
+    most_characters: int = 60,
+) -> RowPicture | BatchPicture:
+    """A picture of one row of a batch, or with `row=None` of all.
 
     Args:
         batch: What `next` returned: NumPy or `jax.Array`s of shape (rows, length), with the names of `pack`, `pad` or any
             convention of `lm_targets`.
-        row: Which row; of the arrays, so on several processes the global row.
+        row: Which row; of the arrays, so on several processes the global row. None: all rows.
         tokenizer: Anything with `decode(ids) -> str`, or such a function, to show texts; left out, ids are shown.
         provenance: What the iterator's `provenance()` returned for this batch, to show where documents come from.
         most_characters: Of each document's text.
@@ -132,14 +179,31 @@ def explain_batch(
     """
     if not isinstance(batch, Mapping):
         raise ConfigurationError(f"explain_batch needs a batch, a dict of arrays, got {type(batch).__name__}")
-    if isinstance(row, bool) or not isinstance(row, (int, np.integer)):
-        raise ConfigurationError(f"explain_batch(row={row!r}) must be the number of a row")
+    if row is not None and (isinstance(row, bool) or not isinstance(row, (int, np.integer))):
+        raise ConfigurationError(f"explain_batch(row={row!r}) must be the number of a row, or None for all")
     found = {what: next((n for n in names if n in batch), None) for what, names in _FIELDS.items()}
     if found["tokens"] is None:
         raise ConfigurationError(f"explain_batch needs one of {list(_FIELDS['tokens'])}, the batch has {sorted(batch)}")
     rows = len(batch[found["tokens"]])
-    if not 0 <= row < rows:
+    if row is not None and not 0 <= row < rows:
         raise ConfigurationError(f"explain_batch(row={row}): the batch has rows 0 to {rows - 1}")
+    decode = _decoder(tokenizer)
+    if row is not None:
+        return _row(batch, found, int(row), decode, provenance, most_characters)
+    arrays = {
+        name: np.asarray(batch[name]) for name in found.values() if name is not None
+    }  # from a device, all at once
+    return BatchPicture(tuple(_row(arrays, found, r, decode, provenance, most_characters) for r in range(rows)))
+
+
+def _row(
+    batch: Mapping[str, Any],
+    found: Mapping[str, str | None],
+    row: int,
+    decode: Callable[[list[int]], str],
+    provenance: Mapping[int, Sequence[Contribution]] | None,
+    most: int,
+) -> RowPicture:
     line = {what: None if name is None else np.asarray(batch[name][row]) for what, name in found.items()}
     tokens = line["tokens"]
     assert tokens is not None
@@ -148,11 +212,17 @@ def explain_batch(
             f"explain_batch needs rows of tokens, {found['tokens']!r} has rows of shape {tokens.shape}"
         )
     ids = line["segment_ids"] if line["segment_ids"] is not None else np.ones(len(tokens), np.int32)
-    bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)] if len(ids) else [0]
-    decode = _decoder(tokenizer)
     sources = None if provenance is None else provenance.get(row)
-    segments = [_segment(int(ids[a]), a, b, line, decode, sources, most_characters) for a, b in pairwise(bounds)]
-    return RowPicture(row, len(tokens), tuple(segments))
+    segments = [_segment(int(ids[a]), a, b, line, decode, sources, most) for a, b in _runs(ids)]
+    loss = line["loss"]
+    trained = None if loss is None else tuple((a, b) for a, b in _runs(loss != 0) if loss[a])
+    return RowPicture(row, len(tokens), tuple(segments), trained)
+
+
+def _runs(values: NDArray[Any]) -> list[tuple[int, int]]:
+    """Start and stop of each run of equal values."""
+    bounds = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)] if len(values) else [0]
+    return list(pairwise(bounds))
 
 
 def _segment(
@@ -166,7 +236,7 @@ def _segment(
 ) -> Segment:
     tokens, positions, loss = line["tokens"], line["positions"], line["loss"]
     assert tokens is not None
-    shown = tokens[start:stop].tolist() if number else []
+    shown = tokens[start : min(stop, start + 4 * most)].tolist() if number else []
     if line["targets"] is not None and number and loss is not None and loss[stop - 1]:
         shown.append(int(line["targets"][stop - 1]))  # the document goes on in the target behind the row's inputs
     text = decode(shown[: 4 * most]) if number else ""
@@ -197,5 +267,41 @@ def _source_text(source: Contribution) -> str:
     return f"{dataset}{where} sample {sample}{tokens}"
 
 
-def _colour(segment: Segment) -> str:
-    return "#e5e7eb" if not segment.segment else _COLOURS[(segment.segment - 1) % len(_COLOURS)]
+def _segments_table(row: RowPicture) -> str:
+    shown = row.segments[:_MOST_SEGMENTS]
+    left = len(row.segments) - len(shown)
+    return table(
+        ("columns", "segment", "positions", "loss on", "from", "text"),
+        [
+            (
+                Cell(f"{s.start}:{s.stop}"),
+                Markup(swatch(s.segment)),
+                Cell("" if s.positions is None else f"{s.positions[0]} to {s.positions[1]}"),
+                Cell("" if s.trained is None else s.trained),
+                Cell("" if s.source is None else _source_text(s.source), left=True),
+                Cell(s.text, left=True),
+            )
+            for s in shown
+        ],
+        more=f"and {left:,} more" if left else "",
+    )
+
+
+def _documents_table(rows: Sequence[RowPicture]) -> str:
+    every = [(row, s) for row in rows for s in row.segments if s.segment]
+    shown = every[:_MOST_SEGMENTS]
+    left = len(every) - len(shown)
+    return table(
+        ("row", "columns", "segment", "from", "text"),
+        [
+            (
+                row.row,
+                Cell(f"{s.start}:{s.stop}"),
+                Markup(swatch(s.segment)),
+                Cell("" if s.source is None else _source_text(s.source), left=True),
+                Cell(s.text, left=True),
+            )
+            for row, s in shown
+        ],
+        more=f"and {left:,} more documents" if left else "",
+    )

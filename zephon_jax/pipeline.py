@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +40,8 @@ from zephon_jax.ops.base import checked_int
 from zephon_jax.ops.ensure import checked_shares
 from zephon_jax.options import Options
 from zephon_jax.plan.compile import Plan, compile_plan
-from zephon_jax.plan.explain import explain_plan, worker_count
 from zephon_jax.plan.fields import require_field, row_fields, steps_per_pass
+from zephon_jax.plan.flow import Shown, available_cpus
 from zephon_jax.work.base import WorkSource
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ _TRANSFORMS = ("map", "random_map", "filter", "flat_map")
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Shown):
     """What to do with the samples of a work source, in order.
 
     Immutable: each method returns a new pipeline, so one can be forked for training and evaluation. `iter(pipeline)`,
@@ -72,6 +71,7 @@ class Pipeline:
     work: WorkSource
     operators: tuple[Operator, ...] = ()
     settings: Options = field(default_factory=Options)
+    _repr_pretty_ = Shown._repr_pretty_  # here, or a terminal would take the dataclass's repr
 
     def __post_init__(self) -> None:
         if not isinstance(self.work, WorkSource):
@@ -310,8 +310,7 @@ class Pipeline:
     # -- looking at it ---------------------------------------------------------------------------------------------
     def explain(self) -> str:
         """Stages, places, executors, parallelism, bounds of queues, eviction strategy and the replay filter, as text."""
-        plan = self._plan()
-        return explain_plan(plan, worker_count(plan, _cpus()))
+        return str(self)
 
     def element_spec(
         self,
@@ -345,7 +344,7 @@ class Pipeline:
         degree, group = plan.options.dp_degree, plan.options.dp_group_id
         lanes = range(plan.lanes) if degree is None or group is None else lanes_of_group(group, degree, plan.lanes)
         return PipelineIterator(
-            plan, self._marks(), lanes, _cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch
+            plan, self._marks(), lanes, available_cpus(), Engine.batches, by_round=False, prefetch=plan.options.prefetch
         )
 
     def steps(self, *, end: Literal["drop", "pad"] = "drop") -> PipelineIterator:
@@ -354,7 +353,9 @@ class Pipeline:
         if plan.rows_per_lane is None:
             raise ConfigurationError("steps() needs a batch() in the pipeline")
         topology, ahead = alone(range(plan.lanes)), plan.options.prefetch
-        return step_iterator(plan, self._marks(), _cpus(), topology, _as_joined, prefetch=ahead, dtypes=None, end=end)
+        return step_iterator(
+            plan, self._marks(), available_cpus(), topology, _as_joined, prefetch=ahead, dtypes=None, end=end
+        )
 
     def to_local(
         self,
@@ -374,7 +375,7 @@ class Pipeline:
         place = placement_of(plan, sharding, end)
         finish, ahead = local_batch(dtypes or {}, place), self._ahead(prefetch)
         return step_iterator(
-            plan, self._marks(), _cpus(), place.topology, finish, prefetch=ahead, dtypes=dtypes, end=end
+            plan, self._marks(), available_cpus(), place.topology, finish, prefetch=ahead, dtypes=dtypes, end=end
         )
 
     def to_global(
@@ -411,7 +412,7 @@ class Pipeline:
             accumulate = checked_int("to_global", "accumulate", accumulate, 1)
         finish, ahead = device_batch(sharding, dtypes or {}, place, accumulate), self._ahead(prefetch)
         return step_iterator(
-            plan, self._marks(), _cpus(), place.topology, finish, prefetch=ahead, dtypes=dtypes, end=end,
+            plan, self._marks(), available_cpus(), place.topology, finish, prefetch=ahead, dtypes=dtypes, end=end,
             accumulate=accumulate,
         )  # fmt: skip
 
@@ -444,7 +445,3 @@ class Pipeline:
 
 def _as_joined(joined: HostRound) -> HostRound:
     return joined
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,13 +6,12 @@ what the consumer has, wherever the producers are, and `checkpoint()` only reads
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from zephon_jax.checkpoint.aggregate import Aggregation
 from zephon_jax.checkpoint.agree import require_same_pipeline
@@ -28,10 +27,13 @@ from zephon_jax.engine.provenance import Contribution, contributions
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.engine.sizes import held_bytes
 from zephon_jax.errors import ConfigurationError, WorkerError, ZephonError
-from zephon_jax.metrics.stats import Stats, limiting
+from zephon_jax.metrics.stats import Buffer, Stats, limiting
 from zephon_jax.ops.base import checked_int
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.identity import plan_differences
+
+if TYPE_CHECKING:
+    from zephon_jax.display.timeline import Timeline
 
 __all__ = ["Batches", "PipelineIterator", "Stats"]
 
@@ -79,6 +81,7 @@ class PipelineIterator(Iterator[Any]):
         self._restored = self._closed = self._finished = False
         self._error: ZephonError | None = None
         self._host: dict[str, Any] = {}
+        self._to_replay = 0
         self._last: Sequence[tuple[int, Receipt]] = ()
         self._consumer, self._settled, self._steps_taken = Consumer(), 0, 0
         self._finalizer = weakref.finalize(self, _shut_down, self._pumps, self._engine, self._consumer)
@@ -300,6 +303,7 @@ class PipelineIterator(Iterator[Any]):
 
     def _restore(self, parsed: PipelineState) -> None:
         self._engine.restore(parsed.lanes)
+        self._to_replay = sum(len(parsed.lanes[lane].chunks) for lane in self._lanes)
         self._restored = True
         if self._plan.options.executor != "inline":
             self._deliveries = self._start()  # the replay runs while the caller restores the model
@@ -311,6 +315,8 @@ class PipelineIterator(Iterator[Any]):
 
         The state is captured, and agreed on with the other processes, before this returns; the rest runs in the background.
         """
+        import asyncio  # a tenth of the time that `import zephon_jax` takes
+
         from zephon_jax.checkpoint.item import begin_save, write_save
 
         captured = begin_save(self)
@@ -353,6 +359,28 @@ class PipelineIterator(Iterator[Any]):
         """Per lane of this process: of every row delivered and its ordinal, resumes included."""
         return {lane: to_hex(books.digest) for lane, books in self._engine.books.items()}
 
+    def timeline(self) -> Timeline:
+        """The chunks of this process's lanes at this moment: forgotten, in flight (what a resume would replay), read ahead."""
+        from zephon_jax.emit.timeline import timeline_of_books
+
+        return timeline_of_books(f"after step {self.step:,}", self._engine.books, self._plan.every)
+
+    def last_step(self) -> int | None:
+        """The step at which the stream ends, where that is known before data is read; None for one that never ends.
+
+        Known where every sample that is drawn becomes a row: no filtering, splitting or packing, and none skipped as broken.
+        Whole steps are counted: with `end="pad"` one more may follow.
+        """
+        draws, plan = getattr(self._plan.work, "num_draws", None), self._plan
+        counted = all(step.op.traits.keeps_count for stage in plan.stages for step in stage.steps if step.index >= 0)
+        if not self._by_round or not counted or draws is None or plan.rows_per_lane is None:
+            return None
+        return draws // (plan.lanes * plan.rows_per_lane * self._rounds_per_step)
+
+    def replay_progress(self) -> tuple[int, int]:
+        """Chunks that a restore has put through the operators again, and how many it will; any thread may ask."""
+        return self._engine.counts.chunks_replayed, self._to_replay
+
     def stats(self) -> Stats:
         """Figures at this moment."""
         books, counts = self._engine.books, self._engine.counts
@@ -377,6 +405,14 @@ class PipelineIterator(Iterator[Any]):
             blocked_s=sum(pump.blocked_s for pump in self._pumps),
             workers_wait_s=counts.waited_s,
             workers_lost=self._engine.workers_lost,
+            buffers={
+                "batches ahead": Buffer(
+                    sum(pump.waiting_bytes for pump in self._pumps),
+                    sum(pump.most_waiting_bytes for pump in self._pumps),
+                    self._plan.options.prefetch_bytes // 2,
+                ),
+                **self._engine.buffers(),
+            },
         )
         stateless = (step for stage in self._plan.stages if stage.stateless for step in stage.steps)
         names = self._plan.names_by_index

@@ -39,6 +39,8 @@ class Pump(Generic[T]):
         self._results: deque[tuple[T, int]] = deque()
         self._waiting = 0  # counted results in the queue
         self._bytes = 0
+        self.most_waiting_bytes = 0
+        """The most that the queue has held."""
         self.taken = 0
         """Results that were taken out of the queue: who was interrupted can tell whether one was lost on the way."""
         self.blocked_s = 0.0
@@ -78,6 +80,7 @@ class Pump(Generic[T]):
             self._results.append((result, size))
             self._waiting += self._counted(result)
             self._bytes += size
+            self.most_waiting_bytes = max(self.most_waiting_bytes, self._bytes)
             self._change.notify_all()
             return True
 

@@ -15,6 +15,7 @@ from zephon_jax.engine.measure import measured_tokens
 from zephon_jax.engine.merge import RoundRobin
 from zephon_jax.engine.receipts import Receipt
 from zephon_jax.metrics.counters import OperatorCounts, PipelineCounts
+from zephon_jax.metrics.stats import Buffer
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.explain import worker_count
 
@@ -200,6 +201,10 @@ class Engine:
     def workers_lost(self) -> int:
         """Workers that died and were replaced."""
         return self._stages.deaths
+
+    def buffers(self) -> dict[str, Buffer]:
+        """What holds data here, by name."""
+        return self._stages.buffers()
 
     @property
     def stopped(self) -> bool:

@@ -19,6 +19,7 @@ Theory, with the rules of the engine's semantics:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -334,6 +335,15 @@ class LaneBooks:
         number = chunk // self.every
         epoch = self._epochs.get(number) or self._leaving.get(number)
         return epoch.works[chunk - epoch.start] if epoch and 0 <= chunk - epoch.start < len(epoch.works) else None
+
+    def account(self) -> dict[int, tuple[int, int]]:
+        """Chunk → its samples, and those that are done, of the chunks that are not forgotten."""
+        self.up_to_date()
+        return {
+            epoch.start + i: (b - a, int((epoch.closed[a:b] & (epoch.balance[a:b] == 0)).sum()))
+            for epoch in self._epochs.values()
+            for i, (a, b) in enumerate(pairwise(epoch.bases))
+        }
 
     def snapshot(self) -> LaneSnapshot:
         """The lane's part of a checkpoint at this cut. Raises as `settle`."""

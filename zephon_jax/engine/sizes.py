@@ -64,11 +64,28 @@ class RecordSizes:
     def __init__(self, ceiling_bytes: float, most: int):
         self._ceiling, self._most = ceiling_bytes, most
         self._per_record = 0.0
+        self.under_way_bytes = self.most_under_way_bytes = 0
+        """Of the tasks that were submitted and not taken yet, as their records were last seen; and the most there was."""
 
-    def saw(self, batch: MicroBatch) -> None:
-        """A micro-batch as it was at its largest."""
-        if len(batch):
-            self._per_record = max(batch_bytes(batch) / len(batch), _FORGET * self._per_record)
+    def saw(self, batch: MicroBatch) -> int:
+        """A micro-batch as it was at its largest; its bytes."""
+        if not len(batch):
+            return 0
+        held = batch_bytes(batch)
+        self._per_record = max(held / len(batch), _FORGET * self._per_record)
+        return held
+
+    def begun(self, records: int) -> int:
+        """A task with so many records is under way; the bytes to give back in `ended`."""
+        held = int(records * self._per_record)
+        self.under_way_bytes += held
+        self.most_under_way_bytes = max(self.most_under_way_bytes, self.under_way_bytes)
+        return held
+
+    def ended(self, held: int, found: int = 0) -> None:
+        """It was taken; `found` are the bytes that it really had at its largest."""
+        self.under_way_bytes -= held
+        self.most_under_way_bytes = max(self.most_under_way_bytes, self.under_way_bytes + found)
 
     @property
     def records(self) -> int:
@@ -76,3 +93,10 @@ class RecordSizes:
         if self._per_record * self._most <= self._ceiling:
             return self._most
         return max(1, int(self._ceiling / self._per_record))
+
+    @property
+    def calls(self) -> int:
+        """How many calls one task may make, so that the same ceiling holds; at least one."""
+        if not self._per_record:
+            return self._most
+        return max(1, int(self._ceiling / (self._per_record * self.records)))

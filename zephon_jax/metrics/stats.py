@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from zephon_jax.display.figures import Figures, LaneFigures, OperatorFigures, figures_html, figures_text
 from zephon_jax.metrics.counters import OperatorCounts
 
-__all__ = ["Stats", "limiting", "scalars"]
+__all__ = ["Buffer", "Stats", "figures_of", "limiting", "scalars"]
 
 _STARVED = 0.05
+
+
+class Buffer(NamedTuple):
+    """Something that holds data while the pipeline runs: bytes now, the most so far, and its ceiling; None if not known.
+
+    One batch and one record are let through whatever they hold, so the most may lie above the ceiling by one of them.
+    """
+
+    bytes: int
+    most_bytes: int | None
+    ceiling_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,7 @@ class Stats:
     `next`. Since the start: `steps_taken`; `blocked_s`, for which the producer waited for room in the queue;
     `workers_wait_s`, for which lanes waited for operators that keep nothing; `workers_lost`, workers that died and were
     replaced. `limit`: what the step waits for, in words.
+    `buffers`: what holds data, by name.
     """
 
     step: int
@@ -48,6 +62,7 @@ class Stats:
     workers_wait_s: float = 0.0
     workers_lost: int = 0
     limit: str = ""
+    buffers: Mapping[str, Buffer] = field(default_factory=dict[str, Buffer])
 
     @property
     def steps_per_s(self) -> float:
@@ -58,6 +73,12 @@ class Stats:
     def wait_fraction(self) -> float:
         """The part of that time for which the consumer waited."""
         return self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
+
+    def _repr_html_(self) -> str:
+        return figures_html(figures_of(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(figures_text(figures_of(self)))
 
     def __str__(self) -> str:
         parts = [
@@ -70,6 +91,48 @@ class Stats:
         if self.workers_lost:
             parts.append(f"{self.workers_lost} workers lost")
         return ", ".join(parts) + (f"; {self.limit}" if self.limit else "")
+
+
+def figures_of(stats: Stats) -> Figures:
+    """The same in the words of the picture that a notebook shows."""
+    operators = [
+        OperatorFigures(
+            name, c.records_in, c.records_out, c.finished, c.busy_s,
+            tuple(
+                (what, count)
+                for what, count in (
+                    ("left by flush", c.left_by_flush), ("padding tokens", c.padding_tokens),
+                    ("padding by flush", c.padding_by_flush_tokens), *c.figures.items(),
+                )
+                if count
+            ),
+        )
+        for name, c in stats.operators.items()
+    ]  # fmt: skip
+    waited = f"{stats.wait_s:.3f} s of {stats.elapsed_s:.3f} s ({100 * stats.wait_fraction:.1f} %)"
+    ready = f"{stats.batches_ready} of {stats.prefetch} batches ({stats.bytes_ready / 1e6:.1f} MB)"
+    facts = [
+        ("waited", f"{waited}; {stats.first_wait_s:.3f} s for the first step"),
+        ("made ahead", f"{ready}; the producer waited {stats.blocked_s:.3f} s for room"),
+        ("lanes waited for workers", f"{stats.workers_wait_s:.3f} s"),
+        ("chunks", f"{stats.chunks_drawn:,} drawn, {stats.chunks_replayed:,} replayed by the restore"),
+        ("replay", f"{stats.rows_replayed:,} rows made again and dropped, {stats.samples_loaded:,} samples read again"),
+    ]
+    if stats.workers_lost:
+        facts.append(("workers lost", f"{stats.workers_lost:,}"))
+    return Figures(
+        title=f"step {stats.step:,}: {stats.steps_per_s:.3g} steps/s",
+        answer=stats.limit,
+        waited=stats.wait_fraction,
+        operators=tuple(operators),
+        lanes=tuple(
+            LaneFigures(
+                lane, rows, stats.rounds.get(lane, 0), stats.chunks_in_flight.get(lane, 0), stats.skipped.get(lane, 0)
+            )
+            for lane, rows in stats.rows.items()
+        ),
+        facts=tuple(facts),
+    )
 
 
 def limiting(stats: Stats, in_workers: frozenset[str]) -> str:
