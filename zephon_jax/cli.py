@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from zephon_jax.bench.command import add_arguments as add_bench_arguments
+from zephon_jax.bench.command import run_from as run_bench
 from zephon_jax.demo.run import add_arguments as add_demo_arguments
 from zephon_jax.demo.run import run_from as run_demo
 from zephon_jax.errors import ZephonError
@@ -44,6 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_index_arguments(index)
     index.set_defaults(command=run_index)
+    bench = commands.add_parser(
+        "bench",
+        help="how fast a pipeline of yours is on each executor, and what holds it back",
+        description="Runs a pipeline on each executor in a process of its own: start-up, rates, time and waits by operator,"
+        " memory, and the stage that holds it back with what to do about it.",
+    )
+    add_bench_arguments(bench)
+    bench.set_defaults(command=run_bench)
     arguments = parser.parse_args(argv)
     try:
         return arguments.command(arguments)
