@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -76,11 +78,19 @@ def resume(
 
 
 def lanes(root: str, n: int, documents: int) -> dict[str, Any]:
-    """`n` lanes over the same documents again and again, until each has had so many."""
+    """`n` lanes of so many documents each, from a corpus that is as large: the same files under other names.
+
+    Repeating a small corpus would not do: what lanes are dealt at a time is a part of a pass.
+    """
     paths, told = tokens_of(root), meta(root)
     batches = math.ceil(n * documents * told["tokens"] / told["docs"] / (ROW * ROWS))
-    made = pack(paths, exhausted_policy="repeat").options(executor="inline", canonical_replicas=n)
-    return consume(lambda: iter(made), count, most=max(batches, n + 1))
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        for copy in range(1, math.ceil(n * documents / told["docs"])):
+            for path in tokens_of(root):
+                paths.append(f"{folder}/{copy:03}-{os.path.basename(path)}")
+                os.link(path, paths[-1])
+        made = pack(paths, exhausted_policy="repeat").options(executor="inline", canonical_replicas=n)
+        return consume(lambda: iter(made), count, most=max(batches, n + 1))
 
 
 def started(root: str, began: float) -> dict[str, Any]:
