@@ -12,7 +12,7 @@ from zephon_jax.errors import ConfigurationError
 
 __all__ = ["Options"]
 
-_EXECUTORS = ("threads", "processes", "inline")
+_EXECUTORS = ("threads", "processes", "inline", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Options:
         canonical_replicas: Number of lanes L. None: the largest divisor of `global_batch_size` up to 8, or 1.
         flush_every_k_chunks: Chunks in a flush epoch. None: chosen from the largest buffer.
         executor: "threads" (a pool, and batches made ahead), "processes" (the operators that keep nothing in processes),
-            "inline" (everything inside `next`), or a `concurrent.futures.Executor` that they are submitted to.
+            "inline" (everything inside `next`), "auto" (threads, processes or neither, as the first micro-batches show), or a
+            `concurrent.futures.Executor` that they are submitted to.
         executors: Operator, by its name in `explain()` or the part before the parenthesis → "threads", "processes" or
             "executor": where it runs if not where `executor` says.
         max_workers: Threads or processes of the pool, or tasks at a time elsewhere. None: the number of CPUs, at most 8.

@@ -503,7 +503,7 @@ def test_custom_work_is_told_by_its_class():
         ({"micro_batch_records": 0}, r"options\(micro_batch_records=0\) must be at least 1"),
         (
             {"executor": "dask"},
-            r"options\(executor='dask'\) must be one of \['threads', 'processes', 'inline'\], or a conc",
+            r"options\(executor='dask'\) must be one of \['threads', 'processes', 'inline', 'auto'\], or a conc",
         ),
         ({"on_data_error": "ignore"}, r"options\(on_data_error='ignore'\) must be 'raise' or 'skip'"),
         ({"max_skipped": 3}, r"options\(max_skipped=\) has a meaning with on_data_error='skip' only"),

@@ -276,11 +276,13 @@ def test_an_exception_whose_text_cannot_be_made():
 
 # -- workers that die or hang --------------------------------------------------------------------------------------
 @SLOW
-def test_one_death_changes_nothing_but_a_count(tmp_path):
+@pytest.mark.parametrize("at", [5, 137])
+def test_one_death_changes_nothing_but_a_count(tmp_path, at):
+    """Of a micro-batch by itself, as the first ones are, or in one task with others."""
     flag = str(tmp_path / "died")
 
     def dies_once(record):
-        if int(record["value"]) == 137 and not os.path.exists(flag):
+        if int(record["value"]) == at and not os.path.exists(flag):
             open(flag, "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return record

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import zephon_jax as zj
+from zephon_jax.engine import bundles
 from zephon_jax.engine.tasks import StepFailed
 from zephon_jax.plan.shipping import packed, ship, ship_within, unpacked
 from zephon_jax.runners import memory
 from zephon_jax.runners.memory import Channel, SharedMemory
-from zephon_jax.runners.outcome import LostException, RemoteTraceback, Unknown, opened, perform, run_elsewhere
+from zephon_jax.runners.outcome import LostException, RemoteTraceback, Stopped, Unknown, opened, perform, run_elsewhere
 from zephon_jax.runners.watch import Watch
 
 
@@ -193,6 +194,51 @@ def test_our_own_errors_keep_what_they_say_and_their_cause():
 
     error = failure(data)
     assert (str(error), error.path, error.shard, error.record) == ("broken", "p", 1, 2)
+
+
+def both(answer):
+    """What was done and what was raised of an outcome of several parts."""
+    with pytest.raises(Stopped) as found:
+        opened([bytearray(p) for p in answer], Watch())
+    return found.value.done, found.value.error
+
+
+def test_of_several_parts_the_first_ones_arrive_with_the_error():
+    def task(x, entering):
+        raise Stopped([1, 2], ValueError("third"))
+
+    done, error = both(perform("several", ship(task, "task"), [bytearray(p) for p in packed(0)]))
+    assert done == [1, 2]
+    assert (type(error), str(error)) == (ValueError, "third")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_several_parts_those_before_one_that_cannot_be_sent_arrive(fails):
+    def task(x, entering):
+        parts = [1, threading.Lock(), 3]
+        if x:
+            raise Stopped(parts, ValueError("fourth"))
+        return parts
+
+    done, error = both(perform(f"unsendable {fails}", ship(task, "task"), [bytearray(p) for p in packed(fails)]))
+    assert done == [1]
+    assert "what it returned cannot be sent to the main process" in str(error)
+
+
+def test_a_bundle_ends_where_a_micro_batch_fails(monkeypatch):
+    def run(steps, batch, entering):
+        if batch == "bad":
+            raise KeyError(batch)
+        return batch * 2, []
+
+    monkeypatch.setattr(bundles, "run_steps", run)
+    assert bundles.run_bundle((), [1, 2], print) == [(2, []), (4, [])]
+    with pytest.raises(KeyError):
+        bundles.run_bundle((), ["bad", 1], print)
+    with pytest.raises(Stopped) as found:
+        bundles.run_bundle((), [1, 2, "bad", 3], print)
+    assert found.value.done == [(2, []), (4, [])]
+    assert type(found.value.error) is KeyError
 
 
 def test_operators_that_a_worker_does_not_know_are_asked_for():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import CancelledError, Future
+from types import SimpleNamespace
 
 import pytest
 
-from zephon_jax.runners.ordered import map_ordered, map_unordered
+from zephon_jax.engine.bundles import Pace
+from zephon_jax.runners.ordered import bundled, map_ordered, map_unordered
 from zephon_jax.runners.stop import Stop
 from zephon_jax.runners.threads import Threads
 from zephon_jax.runners.watch import Watch
@@ -113,6 +115,34 @@ def test_results_come_in_the_order_of_submission(window):
         [30],
         [40, 50, 60],
     ]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, [[1], [2], "a", [3], "b", "c", [4], [5], [6]]),
+        (2, [[1, 2], "a", [3], "b", "c", [4, 5], [6]]),
+        (9, [[1, 2], "a", [3], "b", "c", [4, 5, 6]]),
+    ],
+)
+def test_control_keeps_its_place_among_bundles(size, expected):
+    assert list(bundled([1, 2, "a", 3, "b", "c", 4, 5, 6], int, lambda: size)) == expected
+
+
+def test_a_pace_is_some_milliseconds_of_work_within_the_ceiling():
+    pace = Pace(SimpleNamespace(calls=12))
+    assert pace.size == 1  # before it is known
+    pace.took(0.004, 2)
+    assert pace.size == 5
+    pace.took(0.0, 0)  # nothing came out
+    assert pace.size == 5
+    for _ in range(20):
+        pace.took(0.1, 1)
+    assert pace.size == 1
+    for _ in range(40):
+        pace.took(1e-6, 1)
+    assert pace.size == 12
+    assert Pace(SimpleNamespace(calls=99)).size == 1
 
 
 def test_what_nobody_will_take_is_cancelled():

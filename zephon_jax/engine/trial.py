@@ -25,12 +25,12 @@ __all__ = ["SideBySide", "Trial"]
 _WARM_RECORDS: Final = 16
 _AIM_S: Final = 0.004
 _PAIRS: Final = 2
-_TRIES: Final = 10
+_LONGEST_PAUSE: Final = 1024
 _MATTERS: Final = 0.2
 _CHEAP_US: Final = 5.0
 _QUEUED: Final = 0.3
 """A pair that was without a processor for more than this part of its work says nothing of the lock."""
-_TOGETHER_S: Final = 5.0
+_TOGETHER_S: Final = 1.0
 """Seconds that one micro-batch waits for the other before an operator: no more than a safeguard."""
 
 Run = Callable[[Step, MicroBatch], MicroBatch]
@@ -157,7 +157,7 @@ class Trial:
     def pair(self) -> SideBySide:
         """For the next two."""
         for seen in self._seen:
-            seen.pairs.append([])
+            seen.pairs = [*filter(_tells, seen.pairs), []]
         self._tries += 1
         return SideBySide()
 
@@ -168,8 +168,8 @@ class Trial:
         """
         most_s = _MATTERS * sum(seen.cpu_s for seen in self._seen)
         told = all(len(_blocked(seen)) >= _PAIRS for seen in self._seen if seen.cpu_s >= most_s)
-        self.over = told or self._tries >= _TRIES
-        return 0 if self.over or self._tries <= _PAIRS else 2**self._tries
+        self.over = told
+        return 0 if told or self._tries <= _PAIRS else min(2**self._tries, _LONGEST_PAUSE)
 
     def beside(self, run: Run, batch: MicroBatch, other: SideBySide) -> MicroBatch:
         """One of two that run at the same time."""
@@ -219,6 +219,11 @@ def _blocked(seen: _Seen) -> list[float]:
     """Of each pair that ran together, for how long whoever came second was blocked, in parts of its work."""
     found: list[float] = []
     for pair in seen.pairs:
-        if len(pair) == 2 and all(one.queued_s <= _QUEUED * one.cpu_s for one in pair):
+        if _tells(pair):
             found.append(max(one.blocked_s for one in pair) / max(1e-9, (pair[0].cpu_s + pair[1].cpu_s) / 2))
     return found
+
+
+def _tells(pair: list[_Beside]) -> bool:
+    """Whether both ran, and had processors."""
+    return len(pair) == 2 and all(one.queued_s <= _QUEUED * one.cpu_s for one in pair)

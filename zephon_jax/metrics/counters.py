@@ -18,6 +18,10 @@ class OperatorCounts:
     """Records finished without leaving one behind: filtered, dropped, empty, skipped."""
     busy_s: float = 0.0
     """Seconds spent in it, by all workers together."""
+    place: str = ""
+    """Where executor="auto" has put it: "inline", "threads" or "processes"; empty before that, and with other executors."""
+    why: str = ""
+    """What was measured of it then, and what decided."""
     left_by_flush: int = 0
     """Records that left an accumulator because of a flush: of a shuffle, those that were mixed with fewer."""
     padding_tokens: int = 0

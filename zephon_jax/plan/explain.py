@@ -42,6 +42,8 @@ def explain_plan(plan: Plan, workers: int) -> str:
             f"Stage[{i}] place=local runner={'+'.join(dict.fromkeys(runners))} cap={cap} "
             f"mode={'microbatches' if stage.stateless else 'lane_stream'} records={o.micro_batch_records}"
         )
+        if "auto" in runners:
+            lines.append("  auto: decided at the first batch, by measuring; see stats().operators then")
         names = [f"{step.op.describe()}@p{ways}" for step in stage.steps]
         if len(legs) > 1:  # then say which of them runs where
             places = [runner for leg, runner in zip(legs, runners, strict=True) for _ in leg.steps]

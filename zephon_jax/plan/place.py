@@ -16,10 +16,11 @@ from zephon_jax.options import Options
 from zephon_jax.plan.compile import Plan, Step
 from zephon_jax.plan.shipping import ship_within
 
-__all__ = ["Leg", "legs_of", "place_name", "uses_remote"]
+__all__ = ["Leg", "can_read_elsewhere", "legs_as_placed", "legs_of", "place_name", "uses_remote"]
 
 _FETCH_BYTES = 4 << 20
-Place = Literal["here", "remote"]
+Place = Literal["here", "remote", "auto"]
+"""Where a leg runs: in threads of this process, elsewhere, or where the first micro-batches say that it should."""
 
 
 class Leg(NamedTuple):
@@ -31,10 +32,14 @@ class Leg(NamedTuple):
 
 def legs_of(plan: Plan, steps: Sequence[Step]) -> list[Leg]:
     """A stateless stage, cut where the place changes."""
-    legs: list[Leg] = []
     after = [step for step in steps if step.index >= 0]
-    for step in steps:
-        place = _place(plan, step, after)
+    return legs_as_placed(steps, [_place(plan, step, after) for step in steps])
+
+
+def legs_as_placed(steps: Sequence[Step], places: Sequence[Place]) -> list[Leg]:
+    """These steps, neighbours at one place together."""
+    legs: list[Leg] = []
+    for step, place in zip(steps, places, strict=True):
         if legs and legs[-1].place == place:
             legs[-1] = Leg((*legs[-1].steps, step), place)
         else:
@@ -51,8 +56,8 @@ def place_name(options: Options, place: Place) -> str:
     """For `explain()` and for errors."""
     if options.executor == "inline":
         return "inline"
-    if place == "here":
-        return "threads"
+    if place != "remote":
+        return "threads" if place == "here" else "auto"
     return type(options.executor).__name__ if isinstance(options.executor, Executor) else "processes"
 
 
@@ -63,15 +68,20 @@ def _place(plan: Plan, step: Step, after: Sequence[Step]) -> Place:
         return "here"
     if chosen is not None:
         return "remote"
-    if executor == "threads":
-        return "here"
+    if executor in ("threads", "auto"):
+        return "here" if executor == "threads" else "auto"
     if isinstance(step.op, Fetch):
-        # Worth it only where what is read is worked on at once: else whole samples would come back as they are. And not
-        # where blocks are decoded that are larger than a micro-batch: threads share them, processes decode each its own.
+        # Worth it only where what is read is worked on at once: else whole samples would come back as they are.
         worked_on = bool(after) and _place(plan, after[0], ()) == "remote"
-        small = step.op.block_hint <= plan.options.micro_batch_records
-        return "remote" if worked_on and small and _ships(step.op) else "here"
+        return "remote" if worked_on and can_read_elsewhere(plan, step.op) else "here"
     return "remote"
+
+
+def can_read_elsewhere(plan: Plan, fetch: Fetch) -> bool:
+    """Whether reading may go along: samples of files, and no blocks that are larger than a micro-batch. Threads share such
+    blocks, processes would decode each its own.
+    """
+    return fetch.block_hint <= plan.options.micro_batch_records and _ships(fetch)
 
 
 def _chosen(options: Options, name: str) -> str | None:

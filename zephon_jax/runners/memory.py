@@ -90,6 +90,16 @@ class Channel:
                 at += n
         return what, parts
 
+    def started(self) -> None:
+        """The worker waits for its first task."""
+        if self.memory is not None:
+            self.memory.map[5] = 1
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has `started`, as far as can be seen without waiting."""
+        return self.memory is None or self.memory.map[5] == 1
+
     def mark(self, operator: int | None) -> None:
         """The worker is in this operator (from -1 on) now; a count tells that it entered another one of the same index."""
         if self.memory is not None:

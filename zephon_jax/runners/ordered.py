@@ -8,11 +8,11 @@ same window. Who runs a task, and what is done while it is waited for, is the ca
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TypeVar
 
-__all__ = ["map_inline", "map_ordered", "map_unordered"]
+__all__ = ["bundled", "map_inline", "map_ordered", "map_unordered"]
 
 Item = TypeVar("Item")
 Task = TypeVar("Task")
@@ -29,13 +29,33 @@ def map_inline(
         yield fn(item) if isinstance(item, task_type) else item  # pyright: ignore[reportReturnType]
 
 
+def bundled(
+    items: Iterable[Task | Item], task_type: type[Task], size: Callable[[], int]
+) -> Iterator[list[Task] | Item]:
+    """Tasks that follow each other, in lists of up to `size()`: one hand-off for several. Control stays in its place."""
+    bundle: list[Task] = []
+    for item in items:
+        if isinstance(item, task_type):
+            bundle.append(item)
+            if len(bundle) >= size():
+                yield bundle
+                bundle = []
+            continue
+        if bundle:
+            yield bundle
+            bundle = []
+        yield item  # pyright: ignore[reportReturnType]
+    if bundle:
+        yield bundle
+
+
 def map_ordered(
     submit: Callable[[Task], Future[Result]],
     take: Callable[[Future[Result]], Result],
     window: int,
     items: Iterable[Task | Item],
     task_type: type[Task],
-) -> Iterator[Result | Item]:
+) -> Generator[Result | Item, None, None]:
     """As `map_inline`, with up to `window` tasks under way."""
     pending: deque[Future[Result] | Item] = deque()
 
@@ -65,7 +85,7 @@ def map_unordered(
     items: Iterable[Task | Item],
     task_type: type[Task],
     look: Callable[[Sequence[Future[Result]]], None] = lambda _: None,
-) -> Iterator[Result | Item]:
+) -> Generator[Result | Item, None, None]:
     """As `map_ordered`, but results come as they are ready. None passes control, which waits for all before it.
 
     While none is ready, `look` is called now and then, and may raise.

@@ -11,13 +11,12 @@ from concurrent.futures import BrokenExecutor, Executor
 from typing import Any
 
 from zephon_jax.ops.interrupt import Interrupted
-from zephon_jax.runners.outcome import TaskLost, Unknown, opened, run_elsewhere
+from zephon_jax.runners.outcome import ATTEMPTS, TaskLost, Unknown, opened, run_elsewhere
 from zephon_jax.runners.stop import Stop
 from zephon_jax.runners.watch import Watch
 
 __all__ = ["ExecutorWorkers"]
 
-_ATTEMPTS = 3
 _SMALL_BYTES = 100_000
 """Operators up to this size travel with every task: cheaper than asking."""
 
@@ -26,15 +25,18 @@ class ExecutorWorkers:
     """Calls on an executor of somebody else's."""
 
     deaths = 0
+    ready = True
 
     def __init__(self, executor: Executor, blobs: Mapping[str, bytes], stop: Stop):
         self._executor, self._blobs, self._stop = executor, dict(blobs), stop
 
-    def call(self, key: str, parts: Sequence[Any], watch: Watch, timeout_s: float | None) -> Any:
+    def call(
+        self, key: str, parts: Sequence[Any], watch: Watch, timeout_s: float | None, attempts: int = ATTEMPTS
+    ) -> Any:
         """As `ProcessWorkers.call`; `timeout_s` counts from the submission, since nobody says when a task begins."""
         blob, plain = self._blobs[key], [bytes(part) for part in parts]
         first = blob if len(blob) <= _SMALL_BYTES else b""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, attempts + 1):
             try:
                 try:
                     return opened(self._run(key, first, plain, timeout_s), watch)
@@ -42,7 +44,7 @@ class ExecutorWorkers:
                     return opened(self._run(key, blob, plain, timeout_s), watch)
             except _Failed as failure:
                 error = failure.error
-                if attempt == _ATTEMPTS or isinstance(error, BrokenExecutor):
+                if attempt == attempts or isinstance(error, BrokenExecutor):
                     what = f"{type(self._executor).__name__} gave no result: {type(error).__name__}: {error}"
                     raise TaskLost(what) from error
                 self.deaths += 1

@@ -8,6 +8,7 @@ the worker has seen that it survives the way. Here too is what runs in the worke
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,8 +18,20 @@ from zephon_jax.errors import text_of
 from zephon_jax.plan.shipping import packed, unpacked
 from zephon_jax.runners.watch import Watch
 
-__all__ = ["LostException", "RemoteTraceback", "TaskLost", "Unknown", "opened", "perform", "run_elsewhere"]
+__all__ = [
+    "ATTEMPTS",
+    "LostException",
+    "RemoteTraceback",
+    "Stopped",
+    "TaskLost",
+    "Unknown",
+    "opened",
+    "perform",
+    "run_elsewhere",
+]
 
+ATTEMPTS = 3
+"""Times that a task is given to a worker which then dies."""
 _DEEPEST_CAUSE = 8
 _tasks: dict[str, Any] = {}
 
@@ -36,6 +49,14 @@ class RemoteTraceback(Exception):
 
 class LostException(Exception):
     """Stands for an exception that could not be pickled; its class has the name of the original's, its text is kept."""
+
+
+class Stopped(Exception):
+    """Raised by a task of several parts: `done` has the results of the first ones, `error` is what the next one raised."""
+
+    def __init__(self, done: list[Any], error: BaseException):
+        super().__init__(done, error)
+        self.done, self.error = done, error
 
 
 class Unknown(Exception):
@@ -58,20 +79,43 @@ def perform(
     `blob` has the operators the first time; `entering` is told which one is at work.
     """
     clock = _Clock(entering)
+    result: Any = []
+    error: BaseException | None = None
     try:
         task = _tasks.get(key)
         if task is None:
             if not len(blob):
-                return packed(("unknown", None, {}, None))
+                return packed(("unknown", None, {}, None, []))
             task = _tasks[key] = pickle.loads(blob)
         result = task(unpacked(parts), clock.entering)
         clock.entering(None)
-        try:
-            return packed(("ok", result, clock.seconds, None))
-        except Exception as error:
-            raise TypeError(f"what it returned cannot be sent to the main process: {error}") from error
-    except BaseException as error:  # also SystemExit of an operator: the worker goes on
-        return packed(("failed", _described(error, 0), clock.seconds, clock.operator))
+    except Stopped as stopped:
+        result, error = stopped.done, stopped.error
+    except BaseException as raised:  # also SystemExit of an operator: the worker goes on
+        error = raised
+    try:
+        return _outcome(clock, result, error)
+    except Exception as refused:  # the result cannot be pickled; of several parts, the first ones may be
+        error = TypeError(f"what it returned cannot be sent to the main process: {refused}")
+        error.__cause__ = refused
+        clock.entering(None)
+        return _outcome(
+            clock, list(itertools.takewhile(_can_be_packed, result if isinstance(result, list) else ())), error
+        )
+
+
+def _outcome(clock: _Clock, result: Any, error: BaseException | None) -> list[Any]:
+    if error is None:
+        return packed(("ok", result, clock.seconds, None, []))
+    return packed(("failed", _described(error, 0), clock.seconds, clock.operator, result))
+
+
+def _can_be_packed(value: Any) -> bool:
+    try:
+        packed(value)
+    except Exception:  # no error: whoever asks tells it
+        return False
+    return True
 
 
 def run_elsewhere(key: str, blob: bytes, parts: list[bytes]) -> list[bytes]:
@@ -84,15 +128,18 @@ def opened(parts: Sequence[Any], watch: Watch) -> Any:
 
     Raises:
         Unknown: Send the operators as well.
+        Stopped: As the task raised it.
         Exception: What the task raised, with its traceback as `__cause__`, or a `LostException` of its name.
     """
-    kind, value, seconds, operator = unpacked(parts)
+    kind, value, seconds, operator, done = unpacked(parts)
     if kind == "unknown":
         raise Unknown
     watch.entering(None)
     watch.add(seconds)
     if kind == "failed":
         watch.operator = operator
+        if done:
+            raise Stopped(done, _restored(value))
         raise _restored(value)
     return value
 

@@ -21,14 +21,12 @@ from typing import Any
 from zephon_jax.ops.interrupt import Interrupted
 from zephon_jax.runners.hidden import hidden_main
 from zephon_jax.runners.memory import Channel, SharedMemory
-from zephon_jax.runners.outcome import TaskLost, opened
+from zephon_jax.runners.outcome import ATTEMPTS, TaskLost, opened
 from zephon_jax.runners.watch import Watch
 from zephon_jax.runners.worker import serve
 
 __all__ = ["ProcessWorkers"]
 
-_ATTEMPTS = 3
-"""Times that a task is given to a worker which then dies."""
 _DEATHS, _TASKS_PER_DEATH = 4, 1000
 """So many workers may die, and one more for each so many tasks done: an accident is survived, a habit is reported."""
 _GRACE_S = 2.0
@@ -136,27 +134,48 @@ class ProcessWorkers:
             self._all.add(worker)
         self._idle.put(worker)
 
+    def learn(self, blobs: Mapping[str, bytes]) -> None:
+        """Operators that may be asked for from now on."""
+        self._blobs = {**self._blobs, **blobs}
+
+    @property
+    def ready(self) -> bool:
+        """Whether all workers have started: until then a task had to wait for an interpreter to do so."""
+        try:
+            return all(worker.channel.ready for worker in list(self._all))
+        except ValueError:  # the memory was closed under us
+            return True
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of the memory that workers share with this process; it is committed as it is touched."""
+        return sum(worker.memory.size for worker in list(self._all) if worker.memory is not None)
+
     @property
     def pids(self) -> list[int]:
         """Of the workers that live."""
         return [pid for worker in list(self._all) if (pid := worker.process.pid) is not None]
 
-    def call(self, key: str, parts: Sequence[Any], watch: Watch, timeout_s: float | None) -> Any:
+    def call(
+        self, key: str, parts: Sequence[Any], watch: Watch, timeout_s: float | None, attempts: int = ATTEMPTS
+    ) -> Any:
         """Run the operators of `key` on a packed argument; blocks, for threads of the parent.
+
+        `attempts`: times that it is given to a worker which then dies.
 
         Raises:
             TaskLost: Workers died of it, or an operator took longer than `timeout_s`.
             Interrupted: This was closed.
             Exception: What the task raised.
         """
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, attempts + 1):
             worker = self._lease()
             try:
                 answer = worker.run(key, self._blobs[key], parts, watch, timeout_s)
             except _Died:
                 died = self._replace(worker)
-                if attempt == _ATTEMPTS:
-                    raise TaskLost(f"{died} each of the {_ATTEMPTS} times that it was given these records") from None
+                if attempt == attempts:
+                    raise TaskLost(f"{died} each of the {attempts} times that it was given these records") from None
                 continue
             except BaseException:
                 self._replace(worker)

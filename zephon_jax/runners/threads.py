@@ -29,6 +29,10 @@ class Threads(Executor):
         self._lock = threading.Lock()
         self._closed = False
 
+    def grow(self, count: int) -> None:
+        """Allow so many threads from now on."""
+        self._count = max(self._count, count)
+
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
         """As `Executor.submit`."""
         future: Future[Result] = Future()

@@ -13,11 +13,13 @@ class Watch:
     Written by the thread that runs the task, read by the one that waits for it.
     """
 
-    __slots__ = ("elsewhere", "operator", "seconds", "since")
+    __slots__ = ("at", "elsewhere", "held", "operator", "seconds", "since")
 
     def __init__(self) -> None:
         self.operator: int | None = None  # its index in the pipeline (fetch: -1)
         self.since = 0.0
+        self.at = 0  # which micro-batch of the task it is in
+        self.held = 0  # bytes of all its micro-batches at their largest
         self.elsewhere = False  # whoever waits there looks after the time
         self.seconds: dict[int, float] = {}
 

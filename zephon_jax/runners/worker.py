@@ -23,6 +23,7 @@ def serve(link: Connection, memory: SharedMemory | None) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers are the parallelism
     channel = Channel(link, memory, parent=False)
+    channel.started()
     while True:
         try:
             key, (blob, *parts) = channel.receive()

@@ -1,0 +1,82 @@
+"""What a running pipeline holds, and the ceiling of each of it, with records of a megabyte."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import zephon_jax as zj
+from zephon_jax.metrics.stats import Buffer
+
+SLOW = pytest.mark.slow
+MB = 1 << 20
+
+
+def large(record):
+    return {"x": np.full(MB, int(record["value"]), np.uint8)}
+
+
+def pipeline(n=200, **options):
+    work = zj.StaticMixtureWorkSource(zj.Dataset.from_source("d", range(n)), shuffle_shards=False)
+    return zj.Pipeline(work).map(large, name="large").batch(2).options(max_workers=2, prefetch=50, **options)
+
+
+@pytest.mark.parametrize("executor", ["threads", pytest.param("processes", marks=SLOW)])
+def test_batches_ahead_and_records_under_way_keep_below_their_halves(executor):
+    with iter(pipeline(executor=executor, prefetch_bytes=32 * MB, micro_batch_records=4)) as it:
+        for _ in range(60):
+            next(it)
+            time.sleep(0.002)
+            buffers = it.stats().buffers
+            for name in ("batches ahead", "records under way"):
+                assert 0 <= buffers[name].bytes <= 16 * MB, name
+                assert buffers[name].ceiling_bytes == 16 * MB
+                assert buffers[name].most_bytes <= 16 * MB, name
+        assert buffers["batches ahead"].most_bytes >= 4 * MB  # it was put to use
+        assert buffers["records under way"].most_bytes >= 4 * MB
+    assert it.stats().buffers["batches ahead"].bytes == 0  # nothing is held by one that is closed
+    assert it.stats().buffers["records under way"].bytes == 0
+
+
+def test_the_ceiling_holds_for_all_lanes_together():
+    lanes = {"canonical_replicas": 4, "micro_batch_records": 2}  # of four lanes two micro-batches each
+    with iter(pipeline(executor="threads", prefetch_bytes=32 * MB, **lanes)) as it:
+        for _ in range(60):
+            next(it)
+        assert 8 * MB <= it.stats().buffers["records under way"].most_bytes <= 16 * MB
+
+
+def test_more_than_the_ceiling_is_seen_and_answered():
+    """The first micro-batches are made before anyone knows how large records are."""
+    with iter(pipeline(executor="threads", prefetch_bytes=32 * MB, micro_batch_records=16)) as it:
+        next(it)
+        assert it.stats().buffers["records under way"].most_bytes >= 16 * MB
+        for _ in range(60):
+            next(it)
+        assert it.stats().buffers["records under way"].bytes <= 16 * MB
+
+
+@SLOW
+def test_memory_shared_with_processes_is_the_same_for_all_records():
+    with iter(pipeline(executor="processes")) as it:
+        next(it)
+        shared = 2 * (32 * MB + 64)
+        assert it.stats().buffers["memory shared with processes"] == Buffer(shared, shared, shared)
+
+
+def test_decoded_blocks_have_a_budget_for_the_whole_process():
+    with iter(pipeline()) as it:
+        next(it)
+        found = it.stats().buffers["decoded blocks"]
+    assert found.ceiling_bytes == 256 * MB
+    assert found.bytes <= 256 * MB
+
+
+def test_inline_holds_nothing_ahead():
+    work = zj.StaticMixtureWorkSource(zj.Dataset.from_source("d", range(20)))
+    with iter(zj.Pipeline(work).map(large, name="large").batch(2).options(executor="inline")) as it:
+        next(it)
+        buffers = it.stats().buffers
+    assert (buffers["batches ahead"].most_bytes, buffers["records under way"].most_bytes) == (0, 0)
