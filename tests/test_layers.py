@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1] / PACKAGE
 # Top-down. A room may import itself and the rooms on lines below its own; rooms on one line do not know each other.
 LAYERS = (
     frozenset({"cli"}),
-    frozenset({"bar", "bench", "demo", "inspection", "picture", "testing"}),
+    frozenset({"bar", "bench", "demo", "inspection", "integrations", "picture", "testing"}),
     frozenset({"pipeline"}),
     frozenset({"emit"}),
     frozenset({"engine"}),
@@ -81,7 +81,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint"
 
 # A worker process that imports jax may claim the accelerator, so it stays in few places.
 DEVICE_LIBRARIES = frozenset({"jax", "jaxlib", "orbax"})
-DEVICE_ROOMS = ("emit", "checkpoint.orbax", "coordinate.jaxkv", "demo")
+DEVICE_ROOMS = ("emit", "checkpoint.orbax", "coordinate.jaxkv", "demo", "integrations")
 
 MAX_LINES = 450
 

@@ -112,6 +112,7 @@ def test_a_checkpoint_is_a_function_of_the_cut(seed):
     ways = [
         {"executor": "inline", "micro_batch_records": 1},
         {"executor": "inline", "micro_batch_records": 128},
+        {"executor": "auto"},
         {"executor": "threads", "prefetch": 1, "max_workers": 1},
         {"executor": "threads", "prefetch": 5, "max_workers": 3, "micro_batch_records": 3},
     ]

@@ -32,7 +32,8 @@ class Options:
         prefetch: Batches made ahead of the consumer.
         prefetch_bytes: Bytes that may wait: half for batches made ahead, half for records between operators. One batch, and
             a record at a time, always may.
-        micro_batch_records: Records per call of an operator. Never changes the output.
+        micro_batch_records: Records per call of an operator. None: some hundred, as many as make about half a megabyte, and fewer
+            where a process has many lanes. Never changes the output.
         deterministic: False hands on micro-batches as workers finish them: lower latency, another order in every run, and
             no checkpoints.
         on_data_error: "raise", or "skip" samples whose content is broken.
@@ -54,7 +55,7 @@ class Options:
     operator_timeout_s: float | None = None
     prefetch: int = 2
     prefetch_bytes: int = 4 << 30
-    micro_batch_records: int = 128
+    micro_batch_records: int | None = None
     deterministic: bool = True
     on_data_error: Literal["raise", "skip"] = "raise"
     max_skipped: int | None = None
@@ -66,6 +67,11 @@ class Options:
     aggregate_store: str | None = None
     aggregate_timeout_s: float = 180.0
     run_id: str | None = None
+
+    @property
+    def first_records(self) -> int:
+        """Records of a micro-batch as long as nothing is known of them."""
+        return self.micro_batch_records or 128
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "canonical_replicas", "max_workers", "prefetch", "micro_batch_records", "dp_degree")

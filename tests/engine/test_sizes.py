@@ -48,3 +48,27 @@ def test_records_a_call():
     assert seen == sorted(seen)  # down slowly
     assert seen[0] == 1
     assert seen[-1] == 100
+
+
+def test_without_a_number_records_make_a_good_size():
+    def records(bytes_each: int, lanes: int = 1, seconds: float = 1e-6) -> int:
+        sizes = RecordSizes(1e12, None, lanes)
+        assert sizes.records == 128  # nothing is known yet
+        sizes.saw(micro_batch([{"x": np.zeros(bytes_each, np.uint8)}] * 2))
+        sizes.took(seconds, 1)
+        return sizes.records
+
+    assert records(10) == 1024
+    assert records(2560) == 256
+    assert records(2560, lanes=128) == 204
+    assert records(2560, lanes=100_000) == 128
+    assert records(1 << 20) == 64
+    assert records(10, seconds=1e-4) == 300  # 30 ms
+    assert records(10, seconds=1) == 128
+    assert records(1 << 20, seconds=1) == 64
+
+
+def test_the_ceiling_holds_for_a_good_size_as_well():
+    sizes = RecordSizes(100_000, None)
+    sizes.saw(micro_batch([{"x": np.zeros(2000, np.uint8)}]))
+    assert sizes.records == 50

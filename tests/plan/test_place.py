@@ -96,7 +96,7 @@ def test_blocks_that_several_micro_batches_share_are_read_here(tmp_path, monkeyp
 def test_explain_says_which_operator_runs_where(tmp_path):
     p = zj.Pipeline(zj.StaticMixtureWorkSource(in_memory())).map(same, name="a").batch(4)
     text = p.options(executor="processes", max_workers=2).explain()
-    assert "Stage[0] place=local runner=threads+processes cap=4 mode=microbatches records=128" in text
+    assert "Stage[0] place=local runner=threads+processes cap=4 mode=microbatches records=auto" in text
     assert "  fetch@p2:threads -[in_q=4]-> map(a)@p2:processes" in text
     p = zj.Pipeline(zj.StaticMixtureWorkSource(of_a_file(tmp_path))).map(same, name="a").batch(4)
     text = p.options(executor="processes", max_workers=2).explain()

@@ -278,7 +278,7 @@ def micro_batches(plan: Plan) -> Iterator[MicroBatch]:
     if (samples := work.samples_to_measure()) is not None:  # only the order depends on it: any lengths will do here
         work = work.with_measured(np.ones(len(samples), np.int64))
     lanes = [(lane, work.clone_for_lane(lane, plan.lanes)) for lane in range(min(plan.lanes, _LANES))]
-    most, chunk = plan.options.micro_batch_records, 0
+    most, chunk = plan.options.first_records, 0
     while lanes:
         for lane, source in list(lanes):
             found = source.next_chunk()

@@ -101,7 +101,7 @@ class LaneChain:
         self._loader = Loader(
             lane,
             plan.depth,
-            plan.options.micro_batch_records,
+            plan.options.first_records,
             self._works,
             lambda batches: self._run_first(plan.stages[0], run_stage, batches),
         )
@@ -146,7 +146,9 @@ class LaneChain:
             yield Replayed(self._known_records(chunk, known))
         start = known
         while start < len(work):
-            offsets = np.arange(start, min(start + self._run_stage.micro_batch_records, len(work)))
+            left = len(work) - start
+            parts = -(-left // self._run_stage.micro_batch_records)  # of one size: a small last one costs as much as a large one
+            offsets = np.arange(start, start + -(-left // parts))
             start += len(offsets)
             closed = no_contributors(depth)
             if skipped:  # decided before the checkpoint; never again (rule F4)

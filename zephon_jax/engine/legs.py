@@ -68,7 +68,7 @@ class Stages:
         auto = plan.options.executor == "auto"
         window = stage_window(plan, workers)
         under_way = max(1, lanes * window * sum(stage.stateless for stage in plan.stages))
-        self._sizes = RecordSizes(plan.options.prefetch_bytes / 2 / under_way, plan.options.micro_batch_records)
+        self._sizes = RecordSizes(plan.options.prefetch_bytes / 2 / under_way, plan.options.micro_batch_records, lanes)
         self._timeout_s = plan.options.operator_timeout_s
         self._carrier = Carrier(self._names, self._sizes, self._timeout_s, patient=auto)
         for legs in self._legs.values():
@@ -179,13 +179,14 @@ class Stages:
         return self._timeout_s is None or not isinstance(self._carrier.remote, ExecutorWorkers)
 
     def _inline(self, legs: Sequence[Leg], batch: MicroBatch) -> Counted:
-        watch = Watch()
+        watch, given = Watch(), len(batch)
         counts: list[tuple[int, int, int]] = []
         for leg in legs:
             batch, more = run_steps(leg.steps, batch, watch.entering)
             counts += more
             self._sizes.saw(batch)
         watch.entering(None)
+        self._sizes.took(sum(watch.seconds.values()), given)
         self._counted(watch)
         return batch, counts
 
@@ -193,6 +194,7 @@ class Stages:
         """By the thread that produces batches."""
         watch = Watch()
         done = run_while_wanted(self.stop, partial(work, watch), [batch])
+        self._sizes.took(sum(watch.seconds.values()), len(batch))
         self._counted(watch)
         return done.each()
 
@@ -213,6 +215,7 @@ class Stages:
             self._counts.waited_s += time.monotonic() - began
         self._sizes.ended(self._held.pop(future), watch.held)
         done = future.result()
+        self._sizes.took(sum(watch.seconds.values()), sum(map(len, batches)))
         self._counted(watch)
         if pace is not None:
             pace.took(sum(watch.seconds.values()), len(done.results))

@@ -46,7 +46,7 @@ def measured_tokens(plan: Plan, samples: WorkChunk, run_stage: StageRunner) -> I
 
 
 def _batches(plan: Plan, samples: WorkChunk) -> Iterator[MicroBatch]:
-    size = plan.options.micro_batch_records
+    size = plan.options.first_records
     for start in range(0, len(samples), size):
         offsets = np.arange(start, min(start + size, len(samples)))
         origin = Origin.of_chunk(0, offsets, plan.depth)

@@ -12,6 +12,11 @@ from zephon_jax.microbatch import MicroBatch
 
 __all__ = ["RecordSizes", "batch_bytes", "held_bytes"]
 
+_FIRST, _LEAST, _MOST = 128, 64, 1024
+"""Records of a call whose size is not given: at first, and the limits of what a good size comes to."""
+_GOOD_BYTES, _ALL_LANES_BYTES = 640 << 10, 64 << 20
+_SLOW_S = 0.03
+"""A call that takes longer gains nothing from more records, and who waits for it loses."""
 _OBJECT_BYTES = 56
 _FORGET = 0.98
 
@@ -56,14 +61,18 @@ def _column_bytes(column: Column) -> int:
 
 
 class RecordSizes:
-    """How many records may go into one call, so that all calls under way stay below a ceiling.
+    """How many records go into one call: `most`, or if that is None as many as make a good size; and no more than keep all
+    calls under way below a ceiling.
 
-    Follows the largest records of late: up at once, down slowly. Micro-batch sizes never change what is delivered.
+    A call costs a fraction of a millisecond whatever is in it, and what is in it should stay in a processor's cache. A process
+    of many lanes holds a micro-batch of each. Follows the largest records of late: up at once, down slowly. Micro-batch sizes
+    never change what is delivered.
     """
 
-    def __init__(self, ceiling_bytes: float, most: int):
-        self._ceiling, self._most = ceiling_bytes, most
-        self._per_record = 0.0
+    def __init__(self, ceiling_bytes: float, most: int | None, lanes: int = 1):
+        self._ceiling, self._given = ceiling_bytes, most
+        self._good_bytes = min(_GOOD_BYTES, max(_GOOD_BYTES // 2, _ALL_LANES_BYTES // lanes))
+        self._per_record = self._seconds = 0.0
         self.under_way_bytes = self.most_under_way_bytes = 0
         """Of the tasks that were submitted and not taken yet, as their records were last seen; and the most there was."""
 
@@ -74,6 +83,11 @@ class RecordSizes:
         held = batch_bytes(batch)
         self._per_record = max(held / len(batch), _FORGET * self._per_record)
         return held
+
+    def took(self, seconds: float, records: int) -> None:
+        """Calls of operators for so many records."""
+        if records:
+            self._seconds = seconds / records
 
     def begun(self, records: int) -> int:
         """A task with so many records is under way; the bytes to give back in `ended`."""
@@ -90,13 +104,20 @@ class RecordSizes:
     @property
     def records(self) -> int:
         """At least one."""
-        if self._per_record * self._most <= self._ceiling:
-            return self._most
+        most = self._given or self._good()
+        if self._per_record * most <= self._ceiling:
+            return most
         return max(1, int(self._ceiling / self._per_record))
+
+    def _good(self) -> int:
+        if not self._per_record:
+            return _FIRST
+        good = max(_LEAST, min(_MOST, int(self._good_bytes / self._per_record)))
+        return good if good * self._seconds <= _SLOW_S else max(min(good, _FIRST), int(_SLOW_S / self._seconds))
 
     @property
     def calls(self) -> int:
         """How many calls one task may make, so that the same ceiling holds; at least one."""
         if not self._per_record:
-            return self._most
+            return _MOST
         return max(1, int(self._ceiling / (self._per_record * self.records)))

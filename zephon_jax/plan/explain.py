@@ -40,7 +40,7 @@ def explain_plan(plan: Plan, workers: int) -> str:
         runners = [place_name(o, leg.place) for leg in legs] or ["inline"]
         lines.append(
             f"Stage[{i}] place=local runner={'+'.join(dict.fromkeys(runners))} cap={cap} "
-            f"mode={'microbatches' if stage.stateless else 'lane_stream'} records={o.micro_batch_records}"
+            f"mode={'microbatches' if stage.stateless else 'lane_stream'} records={o.micro_batch_records or 'auto'}"
         )
         if "auto" in runners:
             lines.append("  auto: decided at the first batch, by measuring; see stats().operators then")

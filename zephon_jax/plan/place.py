@@ -81,7 +81,7 @@ def can_read_elsewhere(plan: Plan, fetch: Fetch) -> bool:
     """Whether reading may go along: samples of files, and no blocks that are larger than a micro-batch. Threads share such
     blocks, processes would decode each its own.
     """
-    return fetch.block_hint <= plan.options.micro_batch_records and _ships(fetch)
+    return fetch.block_hint <= plan.options.first_records and _ships(fetch)
 
 
 def _chosen(options: Options, name: str) -> str | None:
