@@ -59,6 +59,7 @@ PURE = (
     "work.tokens",
     "work.arguments",
     "emit.topology",
+    "plan.choose",
     "ops.pack.bins",
     "ops.pack.cuts",
     "ops.pack.joint",
