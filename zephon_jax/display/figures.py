@@ -129,7 +129,7 @@ def _draw(d: Drawing, figures: Figures) -> float:
     for operator in figures.operators[:_MOST_OPERATORS]:
         share = _share(figures, operator)
         d.text(_LEFT, y + 12, operator.name, room=150, bold=operator.name == heaviest)
-        _bar(d, y, share, PALETTE[0], f"{share:.0%} of the operators' {figures.busy_s:.3g} s")
+        _bar(d, y, share, PALETTE[0], f"{share:.0%} of {figures.busy_s:.3g} s")
         d.text(
             _WIDTH - _LEFT,
             y + 12,

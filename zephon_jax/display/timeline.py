@@ -211,7 +211,7 @@ def _draw(d: Drawing, lanes: Sequence[LaneTimeline], y: float = 0) -> float:
 def _lane(d: Drawing, y: float, lane: LaneTimeline) -> float:
     d.text(0, y + 15, f"lane {lane.lane}", bold=True)
     d.text(74, y + 15, f"{lane.rows:,} rows delivered", size=11, faint=True)
-    y, x = y + _TOP + 14, 0.0
+    y, x = y + _TOP + 14, 6.0  # room for the sentinel before chunk 0
     if lane.forgotten:
         d.rect(x, y, 100, _BOX, stroke=GREY, dashed=True, radius=3, tip="done: every sample delivered or dropped")
         d.text(

@@ -95,7 +95,8 @@ class LaneAccumulator:
         if (text := broken_law(self._in, self._out)) is not None:
             raise ContractViolation(
                 f"{self._op.name}, lane {self._lane}: {text} in the flush epoch that begins with chunk {self._epoch}; "
-                "flush must return every record that is still held",
+                "flush must return every record that is still held, and what is held belongs into the state: the operator itself "
+                "serves all lanes",
                 operator=self._op.name,
             )
         if next_epoch is not None:

@@ -147,7 +147,9 @@ class LaneChain:
         start = known
         while start < len(work):
             left = len(work) - start
-            parts = -(-left // self._run_stage.micro_batch_records)  # of one size: a small last one costs as much as a large one
+            parts = -(
+                -left // self._run_stage.micro_batch_records
+            )  # of one size: a small last one costs as much as a large one
             offsets = np.arange(start, start + -(-left // parts))
             start += len(offsets)
             closed = no_contributors(depth)
