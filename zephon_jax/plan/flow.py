@@ -62,7 +62,11 @@ def flow_of(plan: Plan, workers: int) -> Flow:
         before = "" if i == 0 else f"up to {_counted(waiting, 'micro-batch', 'micro-batches')} of each lane on the way"
         waiting = cap
         stages.append(
-            FlowStage(f"stage {i}: {kind}, micro-batches of {o.micro_batch_records or 'some hundred'} records", tuple(operators), before)
+            FlowStage(
+                f"stage {i}: {kind}, micro-batches of {o.micro_batch_records or 'some hundred'} records",
+                tuple(operators),
+                before,
+            )
         )
     if plan.batch is not None:
         behind = [_operator(op, "in order") for op in (plan.batch, *plan.after_batch)]
