@@ -16,6 +16,8 @@ root_doc = "index"
 
 html_theme = "furo"
 html_title = f"zephon-jax {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -24,6 +26,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
@@ -44,6 +47,19 @@ def _markdown_code(app: Any, what: str, name: str, obj: Any, options: Any, lines
     lines[:] = _CODE.sub(lambda match: f"``{match[1]}``" + ("\\ " if match[2] else ""), text).split("\n")
 
 
+_LITERAL = re.compile(r'<span class="pre">([^<>]{30,})</span>')
+_JOINT = re.compile(r"(?<=[/:_.])(?=\w)")
+
+
+def _break_at_joints(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """A browser does not break `tests/emit/test_global.py::test_a_resume`; `<wbr>` allows it, and is never copied."""
+    if "body" in context:
+        context["body"] = _LITERAL.sub(
+            lambda match: f'<span class="pre">{_JOINT.sub("<wbr>", match[1])}</span>', context["body"]
+        )
+
+
 def setup(app: Any) -> None:
+    app.connect("html-page-context", _break_at_joints)
     app.connect("autodoc-process-docstring", _keep_property, priority=400)  # napoleon is at 500
     app.connect("autodoc-process-docstring", _markdown_code, priority=600)

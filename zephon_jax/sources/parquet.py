@@ -150,6 +150,8 @@ class _Readers(threading.local):
         return reader
 
     def give_back(self, file: StoredFile, reader: Any) -> None:
+        if is_remote(file.path):  # it would keep what it has read ahead: the bytes of a whole row group
+            return
         self._kept[file] = reader
         if len(self._kept) > _READERS_KEPT:
             self._kept.popitem(last=False)
