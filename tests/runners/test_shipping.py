@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
 import sys
@@ -132,8 +133,11 @@ def test_seconds_and_the_operator_that_failed_come_along():
     assert watch.operator == 5
 
 
+_number = itertools.count()
+
+
 def failure(task) -> Any:
-    answer = perform(f"failure-{id(task)}", ship(task, "task"), [bytearray(p) for p in packed(1)])
+    answer = perform(f"failure-{next(_number)}", ship(task, "task"), [bytearray(p) for p in packed(1)])
     with pytest.raises(BaseException) as found:
         opened([bytearray(p) for p in answer], Watch())
     return found.value

@@ -178,21 +178,24 @@ def test_threads_that_notice_one_damage_mend_it_once(tmp_path):
     calls: list[str] = []
     content_of(ShardCache(tmp_path, 1000), wanted("a", calls=calls))
     later, together, seen = ShardCache(tmp_path, 1000), threading.Barrier(4, timeout=10), []
+    mended = threading.Event()
     (later._entry(wanted("a")) / "data").write_bytes(b"y" * 100)
     intact = later._intact
 
     def at_once(entry, descriptor):
         found = intact(entry, descriptor)
-        if not found:
-            together.wait()
+        if not found and together.wait() > 0:  # all four know; three of them act when the first has done so
+            assert mended.wait(10)
         return found
 
     later._intact = at_once
 
+    def one():
+        seen.append(content_of(later, wanted("a", calls=calls)))
+        mended.set()
+
     def all_of_them():
-        threads = [
-            threading.Thread(target=lambda: seen.append(content_of(later, wanted("a", calls=calls)))) for _ in range(4)
-        ]
+        threads = [threading.Thread(target=one) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

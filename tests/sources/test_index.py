@@ -412,6 +412,7 @@ def test_a_bar_is_shown_where_somebody_looks(folder, build, monkeypatch, termina
     monkeypatch.setattr(rooms, "_SMALL_BYTES", 1)
     monkeypatch.setattr("zephon_jax.sources.progress._DELAY_S", 0)
     monkeypatch.setattr(sys, "stderr", screen := Screen(terminal))
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # which other tests may have loaded
     look(folder, build)
     assert ("indexing 5 files: 100%" in screen.getvalue()) == terminal
     assert terminal or not screen.getvalue()

@@ -174,9 +174,8 @@ class LaneBooks:
         try:
             start = 0
             for i, receipt in enumerate(waiting, 1):
-                if receipt.boundary is not None or i == len(
-                    waiting
-                ):  # a sentinel is checked without what came after it
+                # A sentinel is checked without what came after it.
+                if receipt.boundary is not None or i == len(waiting):
                     self._apply(waiting[start:i])
                     start = i
         except (ContractViolation, DataError) as error:
