@@ -48,7 +48,7 @@ def _markdown_code(app: Any, what: str, name: str, obj: Any, options: Any, lines
 
 
 _LITERAL = re.compile(r'<span class="pre">([^<>]{30,})</span>')
-_JOINT = re.compile(r"(?<=[/:_.])(?=\w)")
+_JOINT = re.compile(r"(?<=[/:_])(?=\w)|(?<=\.)(?=\w{4})")  # not before the suffix of a file
 
 
 def _break_at_joints(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:

@@ -70,6 +70,7 @@ def test_a_bundle_of_which_a_worker_dies_is_tried_one_by_one():
     remote = Remote(fatal=2)
     results, error = carried(remote, [micro_batch(0), micro_batch(2), micro_batch(4)])
     assert results == [[0, 100]]
+    assert isinstance(error, StepFailed)
     assert (error.operator, error.cursor) == ("map(add)", (0, 2))
     assert str(error.__cause__) == "its worker process died, in a micro-batch of 2 records that begins here"
     assert remote.calls == [([0, 2, 4], 1), ([0], 3), ([2], 3)]
@@ -79,4 +80,5 @@ def test_a_bundle_of_which_a_worker_dies_is_tried_one_by_one():
 def test_what_came_before_a_failure_comes_out(bad, expected):
     results, error = carried(Remote(bad=bad), [micro_batch(0), micro_batch(2), micro_batch(4)])
     assert results == expected
+    assert isinstance(error, StepFailed)
     assert (error.operator, error.cursor) == ("map(add)", (0, bad))

@@ -81,6 +81,7 @@ def test_the_lock_is_held_for_as_long_as_the_second_one_is_blocked(monkeypatch, 
     trial.warm(lambda step, batch: batch, micro_batch(1))
     spent(monkeypatch, (0, 0, 0), (0.1, 0.1, 0))
     trial.alone(lambda step, batch: batch, micro_batch(10))
+    pause = -1
     for _ in range(2):
         together = trial.pair()
         monkeypatch.setattr(together, "meet", lambda: 0.0)

@@ -80,7 +80,7 @@ class Soak:
             assert taken(it) == self.reference[at + 1 :], options
         elif what == "kill":
             assert taken(it, at + 1) == self.reference[: at + 1], options
-            remote: Any = it._engine._stages._remote
+            remote: Any = it._engine._stages._carrier.remote
             os.kill(remote.pids[0], signal.SIGKILL)
             assert taken(it) == self.reference[at + 1 :], options
         else:

@@ -20,7 +20,7 @@ _SHIP_US: Final = 2.0
 _SHIP_US_PER_BYTE: Final = 0.0006
 """What a record costs this process's interpreter if it is worked on in another, there and back."""
 _LOCK_FACTOR: Final = 1.2
-"""Threads that want the interpreter's lock at once pass it to and fro: Python code takes so much longer in them."""
+"""Threads that want the interpreter's lock at once pass it back and forth: Python code takes so much longer in them."""
 _THREADS_PAY, _PROCESSES_PAY = 0.8, 0.7
 """The part of the time that may be left, or threads and processes are not worth having."""
 _LEAST_SAVED_US, _LEAST_SAVED_S = 5.0, 2.0
