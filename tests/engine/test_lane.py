@@ -246,6 +246,7 @@ def test_every_interleaving(config):
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("config", LARGER, ids=str)
 def test_every_interleaving_of_larger_ones(config):
     assert explore(config) > 1_000
