@@ -9,7 +9,6 @@ import pytest
 
 from zephon_jax.columns import columns_from_rows
 from zephon_jax.engine.carrier import Carrier
-from zephon_jax.engine.sizes import RecordSizes
 from zephon_jax.engine.tasks import StepFailed
 from zephon_jax.microbatch import MicroBatch
 from zephon_jax.ops import Map
@@ -52,7 +51,7 @@ class Remote:
 
 
 def carried(remote, batches, *, patient=False):
-    carrier = Carrier({0: "map(add)"}, RecordSizes(1e9, 128), None, patient=patient)
+    carrier = Carrier({0: "map(add)"}, None, patient=patient)
     carrier.remote, carrier.keys[LEG.steps] = remote, "key"
     done = carrier.through([LEG], Watch(), batches)
     return [[row["x"] for row in batch.rows()] for batch, _ in done.results], done.error

@@ -85,4 +85,21 @@ def test_inline_holds_nothing_ahead():
     with iter(zj.Pipeline(work).map(large, name="large").batch(2).options(executor="inline")) as it:
         next(it)
         buffers = it.stats().buffers
-    assert (buffers["batches ahead"].most_bytes, buffers["records under way"].most_bytes) == (0, 0)
+    assert (buffers["batches ahead"].most_bytes, buffers["records under way"].bytes) == (0, 0)
+
+
+def picture(row):
+    return {"x": np.ones(8 * MB, np.uint8)}
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=SLOW), "auto"])
+@pytest.mark.parametrize("buffer", [0, 500])
+def test_small_records_that_become_large_never_gather(executor, buffer):
+    """As file names that are decoded, also behind a shuffle that lets go of all that it held at once."""
+    work = zj.StaticMixtureWorkSource(zj.Dataset.from_source("n", range(2000)), chunk_size=64)
+    pipeline = zj.Pipeline(work)
+    pipeline = (pipeline.shuffle(buffer) if buffer else pipeline).map(picture, name="picture").batch(2)
+    with iter(pipeline.options(executor=executor, max_workers=2, prefetch_bytes=64 * MB)) as it:
+        for _ in range(40):
+            assert next(it)["x"].shape == (2, 8 * MB)
+        assert most(it, "records under way") <= 64 * MB  # a first call has four, each later one what the ceiling allows

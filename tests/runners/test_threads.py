@@ -105,9 +105,9 @@ def test_results_come_in_the_order_of_submission(window):
 
     items = [1, 2, "a", 3, "b", "c", 4, 5, 6]
     expected = [10, 20, "a", 30, "b", "c", 40, 50, 60]
-    assert list(map_ordered(submit, take, window, iter(items), int)) == expected
+    assert list(map_ordered(submit, take, lambda: window, iter(items), int)) == expected
     assert most <= window
-    got = list(map_unordered(submit, take, window, iter(items), int, lambda pending: take(pending[-1])))
+    got = list(map_unordered(submit, take, lambda: window, iter(items), int, lambda pending: take(pending[-1])))
     cut = [i for i, item in enumerate(got) if isinstance(item, str)]
     assert [got[i] for i in cut] == ["a", "b", "c"]
     assert [sorted(got[: cut[0]]), sorted(got[cut[0] + 1 : cut[1]]), sorted(got[cut[2] + 1 :])] == [
@@ -156,7 +156,7 @@ def test_what_nobody_will_take_is_cancelled():
         raise LookupError
 
     with pytest.raises(LookupError):
-        list(map_ordered(submit, take, 3, iter(range(9)), int))
+        list(map_ordered(submit, take, lambda: 3, iter(range(9)), int))
     assert [f.cancelled() for f in futures] == [False, True, True]
 
 

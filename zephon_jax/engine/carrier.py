@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from zephon_jax.engine.bundles import Done
-from zephon_jax.engine.sizes import RecordSizes
+from zephon_jax.engine.sizes import batch_bytes
 from zephon_jax.engine.tasks import Counted, StepFailed, run_steps
 from zephon_jax.errors import ZephonError
 from zephon_jax.microbatch import MicroBatch
@@ -43,8 +43,8 @@ class Remote(Protocol):
 class Carrier:
     """Takes bundles through legs. `remote` is set once there are workers elsewhere."""
 
-    def __init__(self, names: Mapping[int, str], sizes: RecordSizes, timeout_s: float | None, patient: bool):
-        self._names, self._sizes, self._timeout_s = names, sizes, timeout_s
+    def __init__(self, names: Mapping[int, str], timeout_s: float | None, patient: bool):
+        self._names, self._timeout_s = names, timeout_s
         self.patient = patient
         """Whether workers elsewhere start in the middle, and are not waited for."""
         self.asked: set[tuple[Step, ...]] = set()
@@ -62,7 +62,7 @@ class Carrier:
             batches = [batch for batch, _ in done]
             for all_counts, (_, more) in zip(counts, done, strict=False):
                 all_counts += more
-            watch.held = max(watch.held, sum(map(self._sizes.saw, batches)))
+            watch.held = max(watch.held, sum(map(batch_bytes, batches)))
             error = failed or error  # what failed now stands before what failed in an earlier leg
         watch.entering(None)
         return Done(list(zip(batches, counts, strict=False)), error)

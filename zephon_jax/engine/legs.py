@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from zephon_jax.engine.bundles import Done, Pace, run_bundle
 from zephon_jax.engine.carrier import Carrier, Work, failed, lost_in
-from zephon_jax.engine.sizes import RecordSizes
+from zephon_jax.engine.sizes import RecordSizes, UnderWay, batch_bytes, cut_to_size
 from zephon_jax.engine.tasks import Counted, run_steps
 from zephon_jax.engine.trial import Trial
 from zephon_jax.errors import ConfigurationError
@@ -68,9 +68,11 @@ class Stages:
         auto = plan.options.executor == "auto"
         window = stage_window(plan, workers)
         under_way = max(1, lanes * window * sum(stage.stateless for stage in plan.stages))
-        self._sizes = RecordSizes(plan.options.prefetch_bytes / 2 / under_way, plan.options.micro_batch_records, lanes)
+        ceiling, most = plan.options.prefetch_bytes / 2 / under_way, plan.options.micro_batch_records
+        self._sizes = {steps: RecordSizes(ceiling, most, lanes) for steps in self._legs}
+        self._under_way = UnderWay()
         self._timeout_s = plan.options.operator_timeout_s
-        self._carrier = Carrier(self._names, self._sizes, self._timeout_s, patient=auto)
+        self._carrier = Carrier(self._names, self._timeout_s, patient=auto)
         for legs in self._legs.values():
             for leg in legs:
                 if leg.place == "remote":
@@ -80,7 +82,7 @@ class Stages:
                         self._carrier.asked.add(single.steps)
         self._trials = {steps: Trial(steps, workers > 1) for steps in self._legs} if auto else {}
         self._in_order: set[tuple[Step, ...]] = set()  # stages that the producer runs itself
-        self._paces = {steps: Pace(self._sizes) for steps in self._legs}
+        self._paces = {steps: Pace(sizes) for steps, sizes in self._sizes.items()}
         self._window = window
         self.stop = Stop()
         self._threads: Threads | None = None
@@ -121,8 +123,9 @@ class Stages:
     @property
     def micro_batch_records(self) -> int:
         """Records for the next micro-batch: as the options say, fewer while they are large."""
-        trial = self._trials.get(self._plan.stages[0].steps)
-        return self._sizes.records if trial is None else min(trial.records, self._sizes.records)
+        first = self._plan.stages[0].steps
+        trial, records = self._trials.get(first), self._sizes[first].records
+        return records if trial is None else min(trial.records, records)
 
     @property
     def deaths(self) -> int:
@@ -131,12 +134,8 @@ class Stages:
 
     def buffers(self) -> dict[str, Buffer]:
         """What waits between operators, and what is kept for all iterators of this process."""
-        sizes, workers = self._sizes, self._carrier.remote
-        found = {
-            "records under way": Buffer(
-                sizes.under_way_bytes, sizes.most_under_way_bytes, self._plan.options.prefetch_bytes // 2
-            )
-        }
+        held, workers = self._under_way, self._carrier.remote
+        found = {"records under way": Buffer(held.bytes, held.most_bytes, self._plan.options.prefetch_bytes // 2)}
         if isinstance(workers, ProcessWorkers):
             shared = workers.shared_bytes
             found["memory shared with processes"] = Buffer(shared, shared, shared)
@@ -145,8 +144,9 @@ class Stages:
 
     def __call__(self, steps: tuple[Step, ...], items: Iterator[Any]) -> Iterator[Any]:
         """The results of these steps for the micro-batches among `items`, in order; everything else passes through."""
+        items = cut_to_size(items, self._sizes[steps])
         if self._plan.options.executor == "inline":
-            return map_inline(partial(self._inline, self._legs[steps]), items, MicroBatch)
+            return map_inline(partial(self._inline, steps), items, MicroBatch)
         return self._tried(steps, items) if steps in self._trials else self._pooled(steps, items)
 
     def _pooled(self, steps: tuple[Step, ...], items: Iterator[Any]) -> Iterator[Any]:
@@ -154,16 +154,22 @@ class Stages:
         work = partial(self._carrier.through, legs)
         if steps in self._in_order:
             for item in items:
-                yield from self._produced(work, item) if isinstance(item, MicroBatch) else (item,)
+                yield from self._produced(steps, work, item) if isinstance(item, MicroBatch) else (item,)
             return
         # A hand-off between threads is cheap, and what is under way is kept in mind until it is delivered.
         several = self._may_bundle and any(leg.place == "remote" for leg in legs)
         bundles = bundled(items, MicroBatch, lambda: pace.size if several else 1)
-        submit, take = partial(self._submit, work), partial(self._take, pace)
+        submit, take = partial(self._submit, steps, work), partial(self._take, steps)
+        sizes = self._sizes[steps]
+
+        def window() -> int:
+            return self._window if sizes.known else 1
+
         if self._plan.options.deterministic:
-            results = map_ordered(submit, take, self._window, bundles, list)
+            results = map_ordered(submit, take, window, bundles, list)
         else:
-            results = map_unordered(submit, take, self._window, bundles, list, self._look)
+            # Several at once also while nothing is known: what is slow is to be overtaken.
+            results = map_unordered(submit, take, lambda: self._window, bundles, list, self._look)
         try:
             for result in results:
                 if isinstance(result, Done):
@@ -178,47 +184,50 @@ class Stages:
         # Nobody says when a task begins on an executor of others, so that a limit is one of the whole task.
         return self._timeout_s is None or not isinstance(self._carrier.remote, ExecutorWorkers)
 
-    def _inline(self, legs: Sequence[Leg], batch: MicroBatch) -> Counted:
+    def _inline(self, steps: tuple[Step, ...], batch: MicroBatch) -> Counted:
         watch, given = Watch(), len(batch)
         counts: list[tuple[int, int, int]] = []
-        for leg in legs:
+        for leg in self._legs[steps]:
             batch, more = run_steps(leg.steps, batch, watch.entering)
             counts += more
-            self._sizes.saw(batch)
+            watch.held = max(watch.held, batch_bytes(batch))
         watch.entering(None)
-        self._sizes.took(sum(watch.seconds.values()), given)
+        self._under_way.ended(0, watch.held)
+        self._sizes[steps].saw(watch.held, given, sum(watch.seconds.values()))
         self._counted(watch)
         return batch, counts
 
-    def _produced(self, work: Work, batch: MicroBatch) -> Iterator[Counted]:
+    def _produced(self, steps: tuple[Step, ...], work: Work, batch: MicroBatch) -> Iterator[Counted]:
         """By the thread that produces batches."""
         watch = Watch()
         done = run_while_wanted(self.stop, partial(work, watch), [batch])
-        self._sizes.took(sum(watch.seconds.values()), len(batch))
+        self._under_way.ended(0, watch.held)
+        self._sizes[steps].saw(watch.held, len(batch), sum(watch.seconds.values()))
         self._counted(watch)
         return done.each()
 
-    def _submit(self, work: Work, batches: list[MicroBatch]) -> Future[Done]:
+    def _submit(self, steps: tuple[Step, ...], work: Work, batches: list[MicroBatch]) -> Future[Done]:
         self.open()
         assert self._pool is not None
         watch = Watch()
         future = self._pool.submit(run_while_wanted, self.stop, partial(work, watch), batches)
         self._watches[future] = watch, batches
-        self._held[future] = self._sizes.begun(sum(map(len, batches)))
+        self._held[future] = held = self._sizes[steps].expected(sum(map(len, batches)))
+        self._under_way.begun(held)
         return future
 
-    def _take(self, pace: Pace | None, future: Future[Done]) -> Done:
+    def _take(self, steps: tuple[Step, ...], future: Future[Done], paced: bool = True) -> Done:
         watch, batches = self._watches.pop(future)
         if not future.done():
             began = time.monotonic()
             self._wait(future, watch, batches)
             self._counts.waited_s += time.monotonic() - began
-        self._sizes.ended(self._held.pop(future), watch.held)
+        self._under_way.ended(self._held.pop(future), watch.held)
         done = future.result()
-        self._sizes.took(sum(watch.seconds.values()), sum(map(len, batches)))
+        self._sizes[steps].saw(watch.held, sum(map(len, batches)), sum(watch.seconds.values()))
         self._counted(watch)
-        if pace is not None:
-            pace.took(sum(watch.seconds.values()), len(done.results))
+        if paced:
+            self._paces[steps].took(sum(watch.seconds.values()), len(done.results))
         return done
 
     def _wait(self, future: Future[Done], watch: Watch, batches: list[MicroBatch]) -> None:
@@ -265,11 +274,12 @@ class Stages:
             done: list[Done] = []
             if rest and isinstance(rest[-1], MicroBatch):
                 beside = partial(self._one_by_one, partial(trial.beside, other=trial.pair()))
-                under_way = [self._submit(beside, [batch]) for batch in (item, rest.pop())]
-                done = [self._take(None, future) for future in under_way]
+                under_way = [self._submit(steps, beside, [batch]) for batch in (item, rest.pop())]
+                done = [self._take(steps, future, paced=False) for future in under_way]
             else:
                 how = trial.warm if trial.next == "warm" else trial.alone
-                done = [self._take(None, self._submit(partial(self._one_by_one, how), [item]))]
+                under_way = self._submit(steps, partial(self._one_by_one, how), [item])
+                done = [self._take(steps, under_way, paced=False)]
             pause = trial.pause() if pair else 0
             if trial.over:
                 self._decide(steps, trial)
@@ -299,7 +309,7 @@ class Stages:
             if error is not None:
                 raise error
             counts.extend(done[0][1])
-            self._sizes.saw(done[0][0])
+            watch.held = max(watch.held, batch_bytes(done[0][0]))
             return done[0][0]
 
         try:
@@ -373,7 +383,7 @@ class Stages:
             future.cancel()
         self._watches.clear()
         for held in self._held.values():
-            self._sizes.ended(held)
+            self._under_way.ended(held)
         self._held.clear()
         if self._carrier.remote is not None:
             self._carrier.remote.close()

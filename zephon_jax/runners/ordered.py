@@ -52,11 +52,11 @@ def bundled(
 def map_ordered(
     submit: Callable[[Task], Future[Result]],
     take: Callable[[Future[Result]], Result],
-    window: int,
+    window: Callable[[], int],
     items: Iterable[Task | Item],
     task_type: type[Task],
 ) -> Generator[Result | Item, None, None]:
-    """As `map_inline`, with up to `window` tasks under way."""
+    """As `map_inline`, with up to `window()` tasks under way."""
     pending: deque[Future[Result] | Item] = deque()
 
     def resolved(one: Future[Result] | Item) -> Result | Item:
@@ -68,7 +68,7 @@ def map_ordered(
                 pending.append(submit(item))
             else:
                 pending.append(item)  # pyright: ignore[reportArgumentType]
-            if len(pending) >= window:
+            if len(pending) >= window():
                 yield resolved(pending.popleft())
         while pending:
             yield resolved(pending.popleft())
@@ -81,7 +81,7 @@ def map_ordered(
 def map_unordered(
     submit: Callable[[Task], Future[Result]],
     take: Callable[[Future[Result]], Result],
-    window: int,
+    window: Callable[[], int],
     items: Iterable[Task | Item],
     task_type: type[Task],
     look: Callable[[Sequence[Future[Result]]], None] = lambda _: None,
@@ -104,7 +104,7 @@ def map_unordered(
         for item in items:
             if isinstance(item, task_type):
                 pending.append(submit(item))
-                if len(pending) >= window:
+                if len(pending) >= window():
                     yield from first()
             else:
                 while pending:
