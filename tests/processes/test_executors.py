@@ -315,7 +315,8 @@ def test_a_record_that_kills_every_worker_is_named(number, text):
 
 
 @SLOW
-def test_workers_that_keep_dying_are_not_replaced_for_ever(tmp_path):
+@pytest.mark.parametrize("records", [32, 8, 1])  # also several micro-batches in one task, which are tried one by one
+def test_workers_that_keep_dying_are_not_replaced_for_ever(tmp_path, records):
     """Each record kills a worker once, so that every single attempt goes well in the end."""
 
     def dies(record):
@@ -325,7 +326,7 @@ def test_workers_that_keep_dying_are_not_replaced_for_ever(tmp_path):
             os._exit(7)
         return record
 
-    error, _ = raised(mapped(dies))
+    error, _ = raised(mapped(dies, micro_batch_records=records))
     assert re.search(
         r"its worker process ended with exit status 7; [56] worker processes have died in \d+ tasks", str(error)
     )

@@ -118,6 +118,7 @@ class ProcessWorkers:
         self._all: set[_Worker] = set()
         self._closed = False
         self._done = self.deaths = 0
+        self._given_up = ""  # why no more workers are started
         _live.add(self)
         try:
             for _ in range(count):
@@ -191,8 +192,10 @@ class ProcessWorkers:
 
     def _lease(self) -> _Worker:
         worker = self._idle.get()
-        if worker is None or self._closed:
-            self._idle.put(None)  # for the next who waits
+        if worker is None or self._closed or self._given_up:
+            self._idle.put(worker)  # for the next who waits
+            if self._given_up and not self._closed:
+                raise TaskLost(self._given_up)
             raise Interrupted
         return worker
 
@@ -208,7 +211,9 @@ class ProcessWorkers:
                 self.deaths += 1
                 too_many = self.deaths > _DEATHS + self._done // _TASKS_PER_DEATH
             if too_many:
-                raise TaskLost(f"{_ended(code)}; {self.deaths} worker processes have died in {self._done} tasks")
+                self._given_up = f"{_ended(code)}; {self.deaths} worker processes have died in {self._done} tasks"
+                self._idle.put(None)  # nobody takes this one's place, and others may wait for it
+                raise TaskLost(self._given_up)
         self._start()
         return _ended(code)
 
