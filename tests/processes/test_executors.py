@@ -347,7 +347,7 @@ def test_a_hung_operator_is_an_error_in_time(executor):
     fn = hangs if executor == "threads" else _hangs_elsewhere
     error, seconds = raised(mapped(fn, executor=executor, operator_timeout_s=0.5))
     release.set()  # for the fixture that looks for threads
-    assert seconds < 5
+    assert seconds < 25  # and not the minute for which it hangs
     assert error.operator == "map(fn)"
     assert "gave no result within operator_timeout_s=0.5; its" in str(error)
     assert "in a micro-batch of 32 records that begins here; lane 0, record (0, 128)" in str(error)
