@@ -44,7 +44,7 @@ def test_targets_under_every_convention(names):
     assert (first.start, first.stop, first.positions, first.trained, first.text) == (0, 5, (0, 4), 4, "'fghij'")
     assert first.source == ("web", "web", 2, 0, 5)
     assert (padding.segment, padding.start, padding.stop, padding.trained) == (0, 5, 8, None)
-    assert str(picture).startswith("row 1: 5 of 8 places hold tokens, 4 of them trained on, 1 documents")
+    assert str(picture).startswith("row 1: 5 of 8 places hold tokens, 4 of them trained on, 1 document\n")
 
 
 def test_device_arrays_and_long_texts():

@@ -36,7 +36,7 @@ class Progress(Iterator[Any]):
         total: int | None,
         first: int,
         every_s: float,
-        file: TextIO,
+        file: TextIO | None,
         clock: Callable[[], float],
     ):
         self._closed = True  # until everything that close() looks at is there
@@ -139,6 +139,8 @@ class Progress(Iterator[Any]):
 
     def __str__(self) -> str:
         at = self._first + self.steps
+        if self._total is not None and at > self._total:  # the last step was another one
+            return f"step {at:,}, past {self._total:,}, {self._rates()}"
         head = f"step {at:,}" if self._total is None else f"{_drawn(at, self._total)} step {at:,} of {self._total:,}"
         left = "" if self.left_s is None else f", {_clocked(self.left_s)} left"
         return f"{head}, {self._rates()}{left}"
@@ -160,6 +162,8 @@ class Progress(Iterator[Any]):
             self._bar.refresh()
 
     def _write(self, text: str) -> None:
+        if self._file is None:
+            return
         with contextlib.suppress(OSError, ValueError):  # a terminal that is gone is no reason to end a training
             if text.startswith("\r"):
                 columns = _columns(self._file)
@@ -211,7 +215,7 @@ def progress(
         total: Steps at the end of the run, counted from the start of the stream like `step`, so that it stays the same after a
             resume. Left out, a pipeline's iterator that ends says it where it is known before data is read.
         every_s: Seconds between two pictures: on a screen or in a notebook 0.2, elsewhere (a log) 60, a line each.
-        file: Where to; by default the standard error.
+        file: Where to; by default the standard error. Where that is None (no console), nothing is shown.
         clock: Seconds that only grow.
 
     With tqdm installed (`pip install "zephon-jax[progress]"`) its bar is drawn on a screen, without it a line of text. Tokens
@@ -242,14 +246,16 @@ def progress(
     return Progress(batches, total, first, every, out, clock)
 
 
-def _is_watched(file: TextIO) -> bool:
+def _is_watched(file: TextIO | None) -> bool:
+    if file is None:
+        return False
     try:
         return file.isatty() or (file is sys.stderr and "ipykernel" in sys.modules)
     except (AttributeError, ValueError):  # no file after all, or closed
         return False
 
 
-def _tqdm_bar(total: int | None, first: int, file: TextIO) -> Any:
+def _tqdm_bar(total: int | None, first: int, file: TextIO | None) -> Any:
     """A bar of tqdm; None if it is not installed, or there is no screen any more."""
     try:
         from tqdm import tqdm

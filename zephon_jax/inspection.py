@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import os
 import pathlib
 import sys
@@ -24,6 +23,7 @@ from zephon_jax.display.timeline import Timeline
 from zephon_jax.emit.timeline import timeline_of_snapshots
 from zephon_jax.engine.fingerprint import combine, to_hex
 from zephon_jax.errors import CheckpointMismatch, ConfigurationError, ZephonError
+from zephon_jax.named import load_pipeline
 from zephon_jax.pipeline import Pipeline
 from zephon_jax.plan.identity import plan_differences
 from zephon_jax.work.quota import Quota
@@ -115,7 +115,10 @@ def inspect(state: str | os.PathLike[str] | Mapping[str, Any]) -> Inspection:
 
     Raises:
         CheckpointMismatch: There is no state, or it is broken.
+        ConfigurationError: It is none of these.
     """
+    if not isinstance(state, (str, os.PathLike, Mapping)):
+        raise ConfigurationError(f"inspect needs a path, or what checkpoint() returned, got {type(state).__name__}")
     plain = state if isinstance(state, Mapping) else read_state(state)
     found = Inspection("in memory" if isinstance(state, Mapping) else os.fspath(state), plain)
     _ = found._parsed  # pyright: ignore[reportPrivateUsage]  - what is broken is refused here, not when it is shown
@@ -295,29 +298,6 @@ def next_documents(plain: Mapping[str, Any], steps: int, pipeline: Pipeline) -> 
                 )
 
 
-def load_pipeline(name: str) -> Pipeline:
-    """The pipeline that MODULE:NAME names: a `Pipeline`, or a function without arguments that returns one."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise ConfigurationError(f"{name!r}: name the pipeline as MODULE:NAME")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{name!r} cannot be imported: {error}") from error
-    finally:
-        sys.path.pop(0)
-    try:
-        pipeline = found() if callable(found) and not isinstance(found, Pipeline) else found
-    except TypeError as error:
-        raise ConfigurationError(f"{name!r} is no function without arguments: {error}") from error
-    if not isinstance(pipeline, Pipeline):
-        raise ConfigurationError(
-            f"{name!r} is a {type(pipeline).__name__}, a Pipeline or a function that returns one was expected"
-        )
-    return pipeline
-
-
 # -- the command ---------------------------------------------------------------------------------------------------
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `zephon-jax inspect`."""
@@ -326,8 +306,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--next",
         nargs=2,
-        metavar=("N", "MODULE:PIPELINE"),
-        help="which documents the next N steps of this pipeline contain",
+        metavar=("N", "FILE.py:NAME"),
+        help="which documents the next N steps of this pipeline contain; MODULE:NAME will do as well",
     )
     parser.add_argument("--html", metavar="FILE", help="write a page to look at in a browser instead of printing text")
 

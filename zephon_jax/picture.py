@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from zephon_jax.display.page import Cell, Markup, box, table
 from zephon_jax.display.strip import Stretch, Strip, strips_html, strips_svg, swatch
 from zephon_jax.display.svg import escaped
-from zephon_jax.errors import ConfigurationError
+from zephon_jax.display.words import counted
+from zephon_jax.errors import ConfigurationError, text_of
 
 __all__ = ["BatchPicture", "RowPicture", "Segment", "explain_batch"]
 
@@ -55,7 +56,7 @@ class Segment:
     def describe(self) -> str:
         """One line."""
         if not self.segment:
-            return f"[{self.start:>5}:{self.stop:<5}] padding, {self.stop - self.start} tokens"
+            return f"[{self.start:>5}:{self.stop:<5}] padding, {counted(self.stop - self.start, 'token')}"
         parts = [f"[{self.start:>5}:{self.stop:<5}] segment {self.segment}"]
         if self.positions is not None:
             parts.append(f"positions {self.positions[0]} to {self.positions[1]}")
@@ -83,7 +84,7 @@ class RowPicture:
         trained = [s.trained for s in self.segments if s.trained is not None]
         counts = f", {sum(trained)} of them trained on" if trained else ""
         documents = sum(1 for s in self.segments if s.segment)
-        head = f"row {self.row}: {held} of {self.length} places hold tokens{counts}, {documents} documents"
+        head = f"row {self.row}: {held} of {self.length} places hold tokens{counts}, {counted(documents, 'document')}"
         return "\n".join([head, *(f"  {s.describe()}" for s in self.segments)])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -110,7 +111,12 @@ class BatchPicture:
 
     def __str__(self) -> str:
         more = len(self.rows) - _MOST_ROWS
-        return "\n".join([*map(str, self.rows[:_MOST_ROWS]), *([f"and {more:,} more rows"] if more > 0 else [])])
+        return "\n".join(
+            [
+                *map(str, self.rows[:_MOST_ROWS]),
+                *([f"and {more:,} more {'row' if more == 1 else 'rows'}"] if more > 0 else []),
+            ]
+        )
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -121,7 +127,8 @@ class BatchPicture:
         documents = sum(1 for row in self.rows for s in row.segments if s.segment)
         filled = f"{100 * held / places:.1f} %" if places else "nothing"
         return box(
-            f"<p>{len(self.rows):,} rows, {held:,} of {places:,} places hold tokens ({filled}), {documents:,} documents</p>",
+            f"<p>{counted(len(self.rows), 'row')}, {held:,} of {places:,} places hold tokens ({filled}), "
+            f"{counted(documents, 'document')}</p>",
             strips_html([row.strip() for row in self.rows]),
             _documents_table(self.rows),
         )
@@ -163,19 +170,20 @@ def explain_batch(
         batch: What `next` returned: NumPy or `jax.Array`s of shape (rows, length), with the names of `pack`, `pad` or any
             convention of `lm_targets`.
         row: Which row; of the arrays, so on several processes the global row. None: all rows.
-        tokenizer: Anything with `decode(ids) -> str`, or such a function, to show texts; left out, ids are shown.
+        tokenizer: Anything with `decode(ids) -> str`, or such a function, to show texts; left out, ids are shown. A function
+            from text to ids, as `tokenize` takes one, is the wrong way round.
         provenance: What the iterator's `provenance()` returned for this batch, to show where documents come from.
         most_characters: Of each document's text.
 
     Raises:
-        ConfigurationError: The batch has no tokens, or no such row.
+        ConfigurationError: The batch has no tokens, or no such row, or `tokenizer` does not go from ids to text.
 
     >>> batch = {"tokens": np.array([[7, 8, 9, 0]]), "segment_ids": np.array([[1, 1, 2, 0]])}
     >>> print(explain_batch(batch))
     row 0: 3 of 4 places hold tokens, 2 documents
       [    0:2    ] segment 1: 7 8
       [    2:3    ] segment 2: 9
-      [    3:4    ] padding, 1 tokens
+      [    3:4    ] padding, 1 token
     """
     if not isinstance(batch, Mapping):
         raise ConfigurationError(f"explain_batch needs a batch, a dict of arrays, got {type(batch).__name__}")
@@ -257,7 +265,20 @@ def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
         return lambda ids: " ".join(map(str, ids))
     if not callable(decode):
         raise ConfigurationError(f"explain_batch(tokenizer={tokenizer!r}) must have decode(ids), or be such a function")
-    return lambda ids: repr(decode(ids))
+
+    def text_of_ids(ids: list[int]) -> str:
+        need = f"explain_batch(tokenizer={tokenizer!r}) must go from ids to text, such as decode(ids) of a tokenizer"
+        try:
+            text = decode(ids)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{need}; of the ids {ids[:4]} it made {type(error).__name__}: {text_of(error)}"
+            ) from error
+        if not isinstance(text, (str, bytes)):
+            raise ConfigurationError(f"{need}; of the ids {ids[:4]} it made a {type(text).__name__}")
+        return repr(text)
+
+    return text_of_ids
 
 
 def _source_text(source: Contribution) -> str:

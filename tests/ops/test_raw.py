@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -95,3 +98,48 @@ def test_a_binary_column_of_a_file_reaches_the_batch(tmp_path):
         assert batch["image"].shape == (8, 2, 3)
         seen += 8
     assert seen == 40
+
+
+@pytest.mark.parametrize("shape", ["x", 2.5, (2, 2.0), ("2",), True, (True,), {"a": 1}, object()])
+def test_what_is_no_shape_is_refused_at_construction(shape):
+    with pytest.raises(zj.ConfigurationError, match=r"decode_raw\(shape=.*must be a size or a sequence of sizes"):
+        zj.ops.DecodeRaw("x", "uint8", shape)
+
+
+@pytest.mark.parametrize("dtype", [None, "V4", "(2,)f4", "f4,f4", "datetime64[s]"])
+def test_what_is_no_number_is_refused_at_construction(dtype):
+    with pytest.raises(zj.ConfigurationError, match=r"decode_raw\(dtype=.*must be numbers or booleans"):
+        zj.ops.DecodeRaw("x", dtype)
+
+
+@pytest.mark.parametrize("shape", [4, np.int64(4), [4], np.array([4])])
+def test_a_number_is_a_shape_of_one_axis(shape):
+    op = zj.ops.DecodeRaw("x", "u1", shape)
+    assert op.process(batch_of([{"x": b"abcd"}])).columns["x"].values.tolist() == [[97, 98, 99, 100]]
+    assert op.identity() == zj.ops.DecodeRaw("x", "u1", (4,)).identity()
+
+
+def test_names_of_ml_dtypes_need_no_import():
+    """In a process of its own: here jax has brought them long ago."""
+    code = (
+        "import sys, zephon_jax as zj\n"
+        "assert 'ml_dtypes' not in sys.modules\n"
+        "work = zj.StaticMixtureWorkSource(zj.Dataset.from_source('d', [{'x': bytes([128, 63, 0, 64])}]))\n"
+        "p = zj.Pipeline(work).apply(zj.ops.DecodeRaw('x', 'bfloat16', 2)).batch(1).options(executor='inline')\n"
+        "x = next(p.steps())['x']\n"
+        "print(x.dtype, x.astype('float32').tolist())\n"
+        "try: zj.ops.DecodeRaw('x', 'no such type')\n"
+        "except zj.ConfigurationError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    first, second = done.stdout.splitlines()
+    assert first == "bfloat16 [[1.0, 2.0]]"
+    assert second.startswith("decode_raw(dtype='no such type'): data type 'no such type' not understood")
+
+
+def test_types_of_one_size_have_identities_of_their_own():
+    """NumPy's short names know no more of these types than their size."""
+    pytest.importorskip("ml_dtypes")
+    names = ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"]
+    found = [zj.ops.DecodeRaw("x", name).identity()["dtype"] for name in names]
+    assert found == ["float8_e4m3fn", "float8_e5m2", "bfloat16", "<f2"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from zephon_jax.plan.choose import Choice, Figures, choose
@@ -65,7 +67,14 @@ def test_reasons_say_what_was_measured():
         "3.0 µs a record, 0 % of it without the lock; beside what runs in processes",
         "50.0 µs a record, 0 % of it without the lock; 400 bytes there and 400 back",
     )
-    assert choose((STORAGE,), cpus=2, workers=2, samples=None).reasons == ("400.0 µs a record, 95 % of it waiting",)
+    assert choose((STORAGE,), cpus=2, workers=2, samples=None).reasons == (
+        "400.0 µs a record, 95 % of it waiting, or in threads of its own",
+    )
+    for place in ("threads", "processes"):  # what another process does looks like waiting
+        fixed = replace(STORAGE, fixed=place)
+        assert choose((fixed,), cpus=2, workers=2, samples=None).reasons == (
+            "400.0 µs a record; options(executors=) places it",
+        )
     locked = choose((LOCKED,), cpus=2, workers=2, samples=None)
     assert locked.reasons == ("50.0 µs a record, 0 % of it without the lock; map(f) cannot be sent",)
     alone = choose((PYTHON,), cpus=1, workers=1, samples=None)

@@ -128,7 +128,7 @@ def _draw(d: Drawing, figures: Figures) -> float:
     heaviest: str = max(figures.operators, key=lambda o: o.busy_s).name if figures.busy_s else ""
     for operator in figures.operators[:_MOST_OPERATORS]:
         share = _share(figures, operator)
-        d.text(_LEFT, y + 12, operator.name, room=150, bold=operator.name == heaviest)
+        d.text(_LEFT, y + 12, operator.name, room=136, bold=operator.name == heaviest)
         _bar(d, y, share, PALETTE[0], f"{share:.0%} of {figures.busy_s:.3g} s")
         d.text(
             _WIDTH - _LEFT,

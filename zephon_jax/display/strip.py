@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zephon_jax.display.svg import GREY, INK, PALETTE, Drawing, escaped, number
+from zephon_jax.display.words import counted
 
 __all__ = ["Stretch", "Strip", "colour_of", "strips_html", "strips_svg", "swatch"]
 
@@ -116,7 +117,12 @@ def _strip(d: Drawing, y: float, strip: Strip, least: float, runs: int) -> float
         documents = [stretch for stretch in block if stretch.segment]
         if len(block) > 1:
             d.rect(
-                x, y, width, _BAND, fill=GREY, tip=f"{len(documents):,} documents, {block[0].start}:{block[-1].stop}"
+                x,
+                y,
+                width,
+                _BAND,
+                fill=GREY,
+                tip=f"{counted(len(documents), 'document')}, {block[0].start}:{block[-1].stop}",
             )
         elif not documents:
             d.rect(x, y, width, _BAND, stroke=GREY, tip=block[0].label)

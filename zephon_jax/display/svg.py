@@ -64,6 +64,8 @@ def number(value: float) -> str:
 def _width(character: str) -> float:
     if unicodedata.east_asian_width(character) in "WF":
         return 1.05
+    if character in "mwMW@%":
+        return 0.95
     return 0.33 if character in " .,:;'|!ijlIt()[]" else 0.62
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from zephon_jax.display.page import box, heading, listed, table, told
 from zephon_jax.display.svg import GREY, INK, PALETTE, Drawing, number, wrapped
+from zephon_jax.display.words import counted
 
 __all__ = ["ChunkMark", "LaneTimeline", "Timeline", "timeline_svg"]
 
@@ -82,7 +83,7 @@ class LaneTimeline:
             return "Nothing was delivered yet: a resume starts at chunk 0, and replays nothing."
         samples, which = sum(chunk.size for chunk in kept), _range([chunk.number for chunk in kept])
         rows = "first row" if self.delivered == 1 else f"first {self.delivered:,} rows"
-        again = f"a resume replays {which} ({samples:,} samples) and drops the {rows}, up to {self.cursor}"
+        again = f"a resume replays {which} ({counted(samples, 'sample')}) and drops the {rows}, up to {self.cursor}"
         if self.every is None:
             return f"No operator holds records back, so older chunks are done: {again}."
         number = kept[0].number // self.every
@@ -167,8 +168,8 @@ def _summary(lanes: Sequence[LaneTimeline]) -> str:
     samples = sum(chunk.size for lane in lanes for chunk in lane.kept)
     spread = f"{kept[0]}" if kept[0] == kept[-1] else f"{kept[0]} to {kept[-1]}"
     return (
-        f"{len(lanes):,} {'lane' if len(lanes) == 1 else 'lanes'}, {sum(lane.rows for lane in lanes):,} rows delivered; a resume "
-        f"replays {sum(kept):,} chunks ({samples:,} samples), {spread} per lane"
+        f"{counted(len(lanes), 'lane')}, {counted(sum(lane.rows for lane in lanes), 'row')} delivered; a resume "
+        f"replays {counted(sum(kept), 'chunk')} ({counted(samples, 'sample')}), {spread} per lane"
     )
 
 
@@ -210,7 +211,7 @@ def _draw(d: Drawing, lanes: Sequence[LaneTimeline], y: float = 0) -> float:
 
 def _lane(d: Drawing, y: float, lane: LaneTimeline) -> float:
     d.text(0, y + 15, f"lane {lane.lane}", bold=True)
-    d.text(74, y + 15, f"{lane.rows:,} rows delivered", size=11, faint=True)
+    d.text(74, y + 15, f"{counted(lane.rows, 'row')} delivered", size=11, faint=True)
     y, x = y + _TOP + 14, 6.0  # room for the sentinel before chunk 0
     if lane.forgotten:
         d.rect(x, y, 100, _BOX, stroke=GREY, dashed=True, radius=3, tip="done: every sample delivered or dropped")
@@ -273,7 +274,7 @@ def _group(d: Drawing, x: float, y: float, width: float, group: Sequence[ChunkMa
     words = _IN_WORDS[state]
     if states[state] < len(group):
         words = f"{states['kept']:,} of them in flight, {states['ahead']:,} read ahead, {states['dropped']:,} forgotten"
-    tip = f"{_range([chunk.number for chunk in group])}: {size:,} samples, {words}"
+    tip = f"{_range([chunk.number for chunk in group])}: {counted(size, 'sample')}, {words}"
     tip += "" if closed is None else f"; {closed:,} are done"
     holds_top = any(chunk.number == top for chunk in group)
     inner = width - 2

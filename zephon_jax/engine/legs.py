@@ -81,6 +81,11 @@ class Stages:
                         self._ship(single)
                         self._carrier.asked.add(single.steps)
         self._trials = {steps: Trial(steps, workers > 1) for steps in self._legs} if auto else {}
+        for leg in (leg for steps in self._trials for leg in self._legs[steps]):
+            for step in leg.steps:
+                undecided = counts.operators[self._names[step.index]]
+                undecided.place = "processes" if leg.place == "remote" else "threads"
+                undecided.why = "not decided yet: the first micro-batches are measured"
         self._in_order: set[tuple[Step, ...]] = set()  # stages that the producer runs itself
         self._paces = {steps: Pace(sizes) for steps, sizes in self._sizes.items()}
         self._window = window
@@ -287,7 +292,7 @@ class Stages:
                 for step in steps:
                     self._counts.operators[
                         self._names[step.index]
-                    ].why = "the machine is busy: it will be measured again"
+                    ].why = "not decided yet: the machine is busy, it will be measured again"
             yield from done[0].each()
             yield from self._pooled(steps, iter(rest))
             for second in done[1:]:

@@ -19,7 +19,8 @@ class OperatorCounts:
     busy_s: float = 0.0
     """Seconds spent in it, by all workers together."""
     place: str = ""
-    """Where executor="auto" has put it: "inline", "threads" or "processes"; empty before that, and with other executors."""
+    """Where executor="auto" has put it: "inline", "threads" or "processes", and until then where it runs meanwhile. Empty with
+    other executors."""
     why: str = ""
     """What was measured of it then, and what decided."""
     left_by_flush: int = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +26,9 @@ class DecodeRaw(RecordOperator):
 
     Args:
         field: The field to decode, in place.
-        dtype: As NumPy names it; `">i4"` for big-endian. What comes out is in native byte order.
-        shape: Of each record's array. None: 1-D, as long as the bytes are.
+        dtype: As NumPy names it; `">i4"` for big-endian, `"bfloat16"` and the other names of ml_dtypes. What comes out is in
+            native byte order.
+        shape: Of each record's array; a number n is (n,). None: 1-D, as long as the bytes are.
 
     Raises DataError, with the record, for a field that holds no bytes, or not as many as shape and dtype need.
 
@@ -38,22 +41,20 @@ class DecodeRaw(RecordOperator):
 
     traits = OpTraits(keeps_count=True)
 
-    def __init__(self, field: str, dtype: Any, shape: Sequence[int] | None = None):
+    def __init__(self, field: str, dtype: Any, shape: int | Sequence[int] | None = None):
         self._field = checked_field("decode_raw", field)
-        try:
-            self._dtype = np.dtype(dtype)
-        except TypeError as error:
-            raise ConfigurationError(f"decode_raw(dtype={dtype!r}): {error}") from error
-        if self._dtype.kind not in "biufcV" or not self._dtype.itemsize or self._dtype.names:
+        self._dtype = _dtype_of(dtype)
+        # The numbers of ml_dtypes are of the kind V as well.
+        if dtype is None or self._dtype.kind not in "biufcV" or self._dtype.type is np.void:
             raise ConfigurationError(f"decode_raw(dtype={dtype!r}) must be numbers or booleans")
-        self._shape = None if shape is None else tuple(int(size) for size in shape)
-        if self._shape is not None and any(size < 0 for size in self._shape):
-            raise ConfigurationError(f"decode_raw(shape={shape!r}) must have no negative sizes")
+        self._shape = None if shape is None else _shape_of(shape)
         self.name = f"decode_raw({field}, {self._dtype})"
 
     def identity(self) -> Mapping[str, Any]:
         shape = None if self._shape is None else list(self._shape)
-        return {"op": "decode_raw", "field": self._field, "dtype": self._dtype.str, **used({"shape": shape})}
+        # Short names are not unique among types that NumPy was taught: three of eight bits are <V1.
+        dtype = self._dtype.name if self._dtype.isbuiltin == 2 else self._dtype.str
+        return {"op": "decode_raw", "field": self._field, "dtype": dtype, **used({"shape": shape})}
 
     def fields(self, before: Fields | None) -> Fields | None:
         if before is None or self._shape is None:
@@ -82,6 +83,35 @@ class DecodeRaw(RecordOperator):
         if not self._dtype.isnative or not values.flags.aligned:
             values = values.astype(self._dtype.newbyteorder("="))
         return Ragged(values, splits // size) if self._shape is None else Dense(values.reshape(-1, *self._shape))
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    try:
+        try:
+            return np.dtype(dtype)
+        except (
+            TypeError
+        ):  # NumPy learns "bfloat16" and its like from ml_dtypes, which jax brings and may not have imported
+            importlib.import_module("ml_dtypes")
+            return np.dtype(dtype)
+    except (TypeError, ValueError, ImportError) as error:
+        seen = error.__context__ if isinstance(error, ImportError) else error
+        raise ConfigurationError(f"decode_raw(dtype={dtype!r}): {seen}") from error
+
+
+def _shape_of(shape: Any) -> tuple[int, ...]:
+    try:
+        sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        if any(isinstance(size, (bool, np.bool_)) for size in sizes):
+            raise TypeError("a boolean is no size")
+        found = tuple(operator.index(size) for size in sizes)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"decode_raw(shape={shape!r}) must be a size or a sequence of sizes: {error}"
+        ) from error
+    if any(size < 0 for size in found):
+        raise ConfigurationError(f"decode_raw(shape={shape!r}) must have no negative sizes")
+    return found
 
 
 def _bytes_of(column: Column, field: str, operator: str) -> tuple[NDArray[np.uint8], Int64s]:

@@ -138,7 +138,9 @@ def _reason(one: Figures, place: Place, places: Sequence[Place], cpus: int, work
     """In words: what was measured, and what decided."""
     seen = f"{one.wall_us:.1f} µs a record"
     if one.wall_us - one.cpu_us > max(one.cpu_us, 1.0):
-        seen += f", {100 * (1 - one.cpu_us / one.wall_us):.0f} % of it waiting"
+        # A thread of its own that computes looks the same from here, and so does another process.
+        part = f", {100 * (1 - one.cpu_us / one.wall_us):.0f} % of it waiting, or in threads of its own"
+        seen += "" if one.fixed else part
     elif one.cpu_us > _CHEAP_US and one.held is not None:
         seen += f", {100 * (1 - one.held):.0f} % of it without the lock"
     sent = f"{one.bytes_in:,.0f} bytes there and {one.bytes_out:,.0f} back"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,6 +95,7 @@ class Pack(Accumulator[_State]):
         )
         self.name = f"pack({s.max_length})"
         self._warned = False
+        self._made_at = _line_outside()
 
     def identity(self) -> Mapping[str, Any]:
         return {"op": "pack", **self._settings.identity()}
@@ -225,9 +227,10 @@ class Pack(Accumulator[_State]):
             )
         if dropped and not self._warned:
             self._warned = True
-            warnings.warn(
+            warnings.warn_explicit(  # this runs in a thread of its own, where no caller of the user's is found
                 f"{self.name} drops the fields {sorted(dropped)}, which are not packed; keep= names those to keep",
-                stacklevel=2,
+                UserWarning,
+                *self._made_at,
             )
 
     # -- what leaves -----------------------------------------------------------------------------------------------
@@ -281,6 +284,14 @@ def _bins(s: PackSettings) -> Bins | Cutter | JointFit:
             return Wrap(s.max_length, most)
         case _:
             return BestFitWrap(s.max_length, s.num_bins, most)
+
+
+def _line_outside() -> tuple[str, int]:
+    """File and line from which this package was called: where the pipeline says `pack`."""
+    frame = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(__name__.partition(".")[0] + "."):
+        frame = frame.f_back
+    return (__file__, 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _equal_cuts(n: int, size: int) -> list[int]:
