@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import zephon_jax as zj
-from zephon_jax.bench.target import load_pipeline
+from zephon_jax.named import load_pipeline
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -96,7 +96,8 @@ def test_the_report_for_people(folder: pathlib.Path) -> None:
     ("arguments", "text"),
     [
         (["none.py"], "no such file"),
-        (["mine.py", "--executor", "nowhere", "--seconds", "0.05"], "nothing to measure"),
+        (["none.py", "--executor", "inline,nowhere"], "executor 'nowhere': there are"),  # before the file is looked for
+        (["mine.py", "--limit", "0"], "--limit 0"),
         (["mine.py", "--seconds", "0"], "seconds=0.0"),
     ],
 )

@@ -80,7 +80,44 @@ def test_on_a_crowded_machine_what_was_tried_proves_nothing() -> None:
     given = run("inline", busy={"map": 8.3}, others_cpu_s=20.0)
     tried = verdict_of(given, SOURCE, {"map": 0.9}, {"processes": 60.0})
     assert tried is not None
-    assert "0.60 x as fast while other processes were on the cores" in tried.advice
+    assert "tried and was no faster (0.60 x), while other processes were on the cores" in tried.advice
+
+
+@pytest.mark.parametrize("rows_per_s", [{"inline": 250.0}, {"inline": 250.0, "processes": 240.0}])
+@pytest.mark.parametrize(
+    ("given", "gil"),
+    [
+        (run(busy={"map": 18}, workers_wait_s=8.0), {"map": 0.9}),
+        (run(busy={"map": 18}, workers_wait_s=8.0), {"map": 0.1}),
+        (run(busy={"map": 18}, workers_wait_s=8.0), {}),
+        (run(busy={"fetch": 18}, workers_wait_s=8.0, cpu_s=1.0), {}),
+        (run(busy={"pack": 8}), {}),
+        (run(busy={"map_batch": 8}), {}),
+        (run(), {}),
+    ],
+)
+def test_where_another_executor_was_faster_it_alone_is_the_advice(given, gil, rows_per_s) -> None:
+    found = verdict_of(given, SOURCE, gil, rows_per_s)
+    assert found is not None
+    assert found.advice == "executor='inline', which was 2.5 x as fast here"
+
+
+@pytest.mark.parametrize("others", [{"threads": 60.0, "processes": 20.0}, {"threads": 104.0, "processes": 0.0}])
+@pytest.mark.parametrize("crowded_s", [0.0, 20.0])
+@pytest.mark.parametrize("gil", [{}, {"map": 0.1, "fetch": 0.1}, {"map": 0.9, "fetch": 0.9}])
+@pytest.mark.parametrize("slow", ["map", "fetch", "pack"])
+def test_the_fastest_is_not_told_to_change(others, crowded_s, gil, slow) -> None:
+    found = verdict_of(run("inline", busy={slow: 8.0}, others_cpu_s=crowded_s), SOURCE, gil, others)
+    assert found is not None
+    for executor in ("threads", "processes"):
+        assert f"executor='{executor}'" not in found.advice.replace(f"executor='{executor}' was tried and", "")
+
+
+def test_threads_as_the_fastest_are_not_told_to_be_processes() -> None:
+    given = run(busy={"map": 18}, workers_wait_s=8.0)
+    found = verdict_of(given, SOURCE, {}, {"processes": 60.0, "inline": 50.0})
+    assert found is not None
+    assert found.advice == "more threads (max_workers=4)"
 
 
 def test_a_source_at_its_limit_is_said_to_be() -> None:

@@ -50,13 +50,17 @@ def share_held(work: Callable[[], object], probe_s: float = _PROBE_S) -> float:
     return min(1.0, late_s / (time.perf_counter() - began))
 
 
-def gil_shares(pipeline: Pipeline) -> dict[str, float]:
-    """Operator → `share_held`, of those in front of the first that keeps records back, up to one that fails."""
+def gil_shares(pipeline: Pipeline, tell: Callable[[str], object] = lambda _: None) -> dict[str, float]:
+    """Operator → `share_held`, of those in front of the first that keeps records back, up to one that fails.
+
+    `tell` is told each operator's name before it runs.
+    """
     plan = inline_plan(pipeline)
     names, batch, shares = plan.names_by_index, next(micro_batches(plan), None), dict[str, float]()
     for step in plan.stages[0].steps:
         if batch is None or not len(batch):
             break
+        tell(names[step.index])
         try:
             batch = batch.slice(0, _enough(step, batch))
 
@@ -65,7 +69,7 @@ def gil_shares(pipeline: Pipeline) -> dict[str, float]:
 
             shares[names[step.index]] = share_held(work)
             batch = run_steps((step,), batch)[0]
-        except (StepFailed, ZephonError):
+        except (StepFailed, ZephonError, SystemExit):
             break  # the run itself will say so, with the record
     return shares
 

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -56,7 +56,7 @@ class Run:
     `bytes`: of the arrays delivered. `cpu_s`: of this process and its workers; `others_cpu_s`: of all other processes of the
     machine meanwhile. `wait_s`: the consumer's in `next`; `workers_wait_s`: the lanes' for operators that keep nothing;
     `blocked_s`: the producer's for room in the queue. `memory_bytes`: the peak, without pages of mapped files. `error`: why it
-    did not run; the figures are 0 then.
+    did not run; the figures are 0 then. `passes` is 0 where no batch came, `batches` where none came after the first.
     """
 
     executor: str
@@ -159,18 +159,22 @@ def _bytes_of(value: Any) -> int:
     return len(value) if isinstance(value, (str, bytes)) else 8
 
 
-def run_for(pipeline: Pipeline, executor: str, seconds: float) -> Run:
-    """Iterate for so long after the first batch; from the beginning again where the data ends. Errors are the pipeline's."""
+def run_for(pipeline: Pipeline, executor: str, seconds: float, tell: Callable[[str], object] = lambda _: None) -> Run:
+    """Iterate for so long after the first batch; from the beginning again where the data ends. Errors are the pipeline's.
+
+    `tell` is told "first" before the first batch, and "rest" after it.
+    """
     pipeline = on(pipeline, executor)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # notes on the pipeline are for those who train with it
-        return _run_for(pipeline, executor, seconds)
+        return _run_for(pipeline, executor, seconds, tell)
 
 
-def _run_for(pipeline: Pipeline, executor: str, seconds: float) -> Run:
+def _run_for(pipeline: Pipeline, executor: str, seconds: float, tell: Callable[[str], object]) -> Run:
     plan = compile_plan(pipeline.work, pipeline.operators, pipeline.settings)
     workers = 1 if executor == "inline" else worker_count(plan, cores())
     counted, parts, first_s, is_record = _Counted(), [], 0.0, plan.batch is None
+    tell("first")
     with PeakMemory() as peak:
         while len(parts) < _MOST_PASSES and sum(part.seconds for part in parts) < seconds:
             began = time.perf_counter()
@@ -179,6 +183,7 @@ def _run_for(pipeline: Pipeline, executor: str, seconds: float) -> Run:
                     break
                 if not parts:
                     first_s = time.perf_counter() - began
+                    tell("rest")
                 before, spent = it.stats(), counted.spent_s
                 cpu, machine, start = tree_cpu_s(), machine_cpu_s(), time.perf_counter()
                 left = seconds - sum(part.seconds for part in parts)
@@ -301,10 +306,11 @@ def source_for(pipeline: Pipeline, seconds: float) -> SourceRun:
     for batch in micro_batches(plan):
         try:
             out, _ = run_steps(fetch, batch)
-        except StepFailed as failure:
-            cause = failure.__cause__
-            text = f"{failure.operator} raised {type(cause).__name__}: {text_of(cause)}; lane {batch.lane}"
-            raise WorkerError(text, operator=failure.operator) from cause
+        except (StepFailed, SystemExit) as failure:
+            cause = failure.__cause__ if isinstance(failure, StepFailed) else failure
+            name = fetch[0].op.name
+            text = f"{name} raised {type(cause).__name__}: {text_of(cause)}; lane {batch.lane}"
+            raise WorkerError(text, operator=name) from cause
         now = time.perf_counter()
         if start is None:
             start, first_s = now, now - began

@@ -17,6 +17,8 @@ from zephon_jax.plan.explain import worker_count
 __all__ = ["EXECUTORS", "Report", "benchmark", "checked_executors", "failed_run"]
 
 EXECUTORS = ("inline", "threads", "processes")
+_NO_BATCH = "no batch came out of the data: fewer rows than one batch needs, or operators let nothing through"
+_ONE_BATCH = "one batch came out of the data and no more, so there is no rate: measure with more data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Report:
     @property
     def fastest(self) -> Run | None:
         """The run with the most rows a second; None if none worked."""
-        done = [run for run in self.runs if run.error is None and run.seconds]
+        done = [run for run in self.runs if _measured(run)]
         return max(done, key=lambda run: run.per_s(run.rows), default=None)
 
     def verdict(self, executor: str | None = None) -> Verdict | None:
@@ -43,7 +45,7 @@ class Report:
         return None if run is None else self._verdict_of(run)
 
     def _verdict_of(self, run: Run) -> Verdict | None:
-        others = {r.executor: r.per_s(r.rows) for r in self.runs if r.error is None and r.seconds and r is not run}
+        others = {r.executor: r.per_s(r.rows) if _measured(r) else 0.0 for r in self.runs if r is not run}
         return verdict_of(run, self.source, self.gil, others)
 
     def as_plain(self) -> dict[str, Any]:
@@ -85,6 +87,12 @@ class Report:
             if run.error is not None:
                 yield f"{run.executor:12s}{run.workers:8d}  {run.error}"
                 continue
+            if not run.passes:
+                yield f"{run.executor:12s}{run.workers:8d}  {_NO_BATCH}"
+                continue
+            if not run.batches:
+                yield f"{run.executor:12s}{run.workers:8d}{run.first_batch_s:11.3f} s  {_ONE_BATCH}"
+                continue
             tokens = "-" if run.tokens is None else f"{run.per_s(run.tokens):,.0f}"
             yield (
                 f"{run.executor:12s}{run.workers:8d}{run.first_batch_s:11.3f} s{run.per_s(run.batches):12,.1f}"
@@ -92,7 +100,7 @@ class Report:
                 f"{run.per_s(run.cpu_s):12.2f}{run.memory_bytes / 1e6:9,.0f}"
             )
         for run in self.runs:
-            if run.error is None:
+            if _measured(run):
                 yield from self._stages(run)
         best = self.fastest
         if best is not None and (found := self.verdict()) is not None:
@@ -105,9 +113,6 @@ class Report:
         again = f", {run.passes} passes over the data" if run.passes > 1 else ""
         if (others := run.per_s(run.others_cpu_s)) > CROWDED * run.cores:
             again += f", while other processes used {others:.1f} cores (expect more on a quiet machine)"
-        if not run.seconds or not run.batches:
-            yield f"{run.executor}: one batch and no more came out of the data; nothing to measure"
-            return
         yield f"{run.executor}, {run.seconds:.1f} s after the first batch{again}: {waits}"
         for o in run.operators:
             each = f"{1e6 * o.busy_s / o.records_in:10.1f} µs a record" if o.records_in else ""
@@ -117,14 +122,21 @@ class Report:
             yield f"  -> {found}"
 
 
+def _measured(run: Run) -> bool:
+    """Whether there are figures: it ran, and batches came after the first."""
+    return run.error is None and run.seconds > 0 and run.batches > 0
+
+
 def _percent(seconds: float, run: Run) -> str:
     return f"{100 * run.per_s(seconds):.0f} %"
 
 
 def checked_executors(executors: Sequence[str]) -> tuple[str, ...]:
-    """The executors, without repetition; which ones there are is the options' business."""
+    """The executors, without repetition; checked before anything runs."""
     if isinstance(executors, str) or not executors or not all(isinstance(one, str) and one for one in executors):
         raise ConfigurationError(f"executors={executors!r}: give names such as {list(EXECUTORS)}")
+    if wrong := [one for one in executors if one not in (*EXECUTORS, "auto")]:
+        raise ConfigurationError(f"executor {wrong[0]!r}: there are {[*EXECUTORS, 'auto']}")
     return tuple(dict.fromkeys(executors))
 
 

@@ -61,18 +61,25 @@ class _Seen:
         return self.run.others_cpu_s > CROWDED * self.run.cores * self.run.seconds
 
     def on(self, executor: str, why: str, otherwise: str) -> str:
-        """Another executor is the advice, unless it was tried and is no better."""
+        """Another executor is the advice, unless it was tried; `faster` has seen to those that are better."""
         own, other = self.run.per_s(self.run.rows), self.rows_per_s.get(executor)
         if other is None:
             return f"executor={executor!r}{why}"
-        if other > _BETTER * own:
-            return f"executor={executor!r}{why}, which was {other / own:.1f} x as fast here"
+        if not other:
+            return f"executor={executor!r} was tried and gave nothing to measure; {otherwise}"
         if self.crowded:
             return (
-                f"executor={executor!r}{why}, which was {other / own:.2f} x as fast while other processes were on the cores: "
-                "measure again on a quiet machine"
+                f"executor={executor!r} was tried and was no faster ({other / own:.2f} x), while other processes were on the "
+                f"cores: measure again on a quiet machine; {otherwise}"
             )
         return f"executor={executor!r} was tried and is no faster ({other / own:.2f} x); {otherwise}"
+
+    @property
+    def faster(self) -> str | None:
+        """The fastest of the other executors, if it was faster than this run: then nothing else is the advice."""
+        own = self.run.per_s(self.run.rows)
+        executor, other = max(self.rows_per_s.items(), key=lambda item: item[1], default=("", 0.0))
+        return f"executor={executor!r}, which was {other / own:.1f} x as fast here" if other > _BETTER * own else None
 
 
 def verdict_of(
@@ -91,7 +98,7 @@ def verdict_of(
         rest = run.seconds - sum(o.busy_s for o in run.operators)
         slowest = max(run.operators, key=lambda o: o.busy_s)
         if rest > slowest.busy_s:
-            return _rest(rest / run.seconds)
+            return _rest(seen, rest / run.seconds)
         return _said(seen, slowest, run.seconds, "the working time")
     busy, slowest = sum(o.busy_s for o in in_workers), max(in_workers, key=lambda o: o.busy_s)
     working = max(run.seconds - run.blocked_s, 1e-9)
@@ -104,7 +111,7 @@ def verdict_of(
     rest = max(working - sum(o.busy_s for o in in_order) - run.workers_wait_s, 0.0)
     ordered = max(in_order, key=lambda o: o.busy_s, default=None)
     if ordered is None or ordered.busy_s < rest:
-        return _rest(rest / working)
+        return _rest(seen, rest / working)
     return _said(seen, ordered, working, "the time of the thread that runs in order")
 
 
@@ -116,16 +123,19 @@ def _said(seen: _Seen, slowest: OperatorTime, total_s: float, of_what: str) -> V
     return Verdict(slowest.name, share, text, _advice(seen, slowest, held))
 
 
-def _rest(share: float) -> Verdict:
+def _rest(seen: _Seen, share: float) -> Verdict:
     return Verdict(
         REST,
         share,
         f"making batches, keeping books and handing over takes {100 * share:.0f} % of the working time, no operator more",
-        "that is the framework's own share: more rows in a batch, larger micro_batch_records and fewer lanes make it smaller",
+        seen.faster
+        or "that is the framework's own share: more rows in a batch, larger micro_batch_records and fewer lanes make it smaller",
     )
 
 
 def _advice(seen: _Seen, slowest: OperatorTime, held: bool | None) -> str:
+    if seen.faster is not None:
+        return (_reading_limit(seen, slowest) if slowest.kind == "read" else "") + seen.faster
     match slowest.kind:
         case "after batch":
             return "it runs in order on whole batches; as map or map_columns in front of batch() workers can share it"
@@ -144,16 +154,21 @@ def _advice(seen: _Seen, slowest: OperatorTime, held: bool | None) -> str:
 
 
 def _advice_on_reading(seen: _Seen, fetch: OperatorTime, held: bool | None) -> str:
-    run, alone = seen.run, seen.source.records_per_s if seen.source is not None else 0.0
-    limit = ""
-    if alone and run.per_s(fetch.records_in) > _SOURCE_LIMIT * alone:
-        limit = f"the source alone gives {alone:,.0f} records/s in one thread, so reading is the limit; "
+    run, limit = seen.run, _reading_limit(seen, fetch)
     cheaper = "fields= leaves out columns that nobody uses, and a larger shuffle_block_size= costs less a record"
     if run.executor == "inline":
         return limit + seen.on("threads", " reads ahead in several threads", cheaper)
     if not seen.full and not held:
         return limit + f"the cores are not busy: more threads (max_workers={2 * run.workers}) wait for storage together"
     return limit + cheaper
+
+
+def _reading_limit(seen: _Seen, fetch: OperatorTime) -> str:
+    """That the source can do no more, if so."""
+    alone = seen.source.records_per_s if seen.source is not None else 0.0
+    if not alone or seen.run.per_s(fetch.records_in) <= _SOURCE_LIMIT * alone:
+        return ""
+    return f"the source alone gives {alone:,.0f} records/s in one thread, so reading is the limit; "
 
 
 def _advice_on_records(seen: _Seen, held: bool | None) -> str:
@@ -165,11 +180,13 @@ def _advice_on_records(seen: _Seen, held: bool | None) -> str:
     if held:
         return seen.on("processes", "", cheaper)
     if run.executor == "inline":
-        if held is None:
-            return "executor='threads', or 'processes' if it is Python code"
+        if held is None and "processes" not in seen.rows_per_s:
+            threads = "executor='threads', or " if "threads" not in seen.rows_per_s else ""
+            return f"{threads}executor='processes' if it is Python code"
         return seen.on("threads", "", cheaper)
     if seen.full:
         return f"all {run.cores} cores are busy: {cheaper}"
+    more = f"more threads (max_workers={2 * run.workers})"
     if held is None:
-        return f"executor='processes' if it is Python code, else more threads (max_workers={2 * run.workers})"
-    return f"it leaves the GIL to others: more threads (max_workers={2 * run.workers})"
+        return more if "processes" in seen.rows_per_s else f"executor='processes' if it is Python code, else {more}"
+    return f"it leaves the GIL to others: {more}"
