@@ -252,7 +252,9 @@ def test_a_dropped_field_is_told_at_the_line_that_packs():
     records = [{"tokens": [1, 2], "note": "n"}] * 8
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        line = inspect.currentframe().f_lineno + 1
+        frame = inspect.currentframe()
+        assert frame is not None
+        line = frame.f_lineno + 1
         pipeline = pipeline_of(records).pack(4).batch(2)
         with pipeline.steps() as batches:
             next(batches)

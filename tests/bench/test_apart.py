@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -84,7 +84,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def start(folder: pathlib.Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def start(folder: pathlib.Path, *arguments: str, **environment: str) -> Generator[subprocess.Popen[str]]:
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     command = subprocess.Popen(
         [sys.executable, "-m", "zephon_jax.cli", "bench", *arguments],
@@ -191,7 +191,7 @@ def test_ctrl_c_is_one_line(folder: pathlib.Path) -> None:
         ("killed", 60, "inline, before the first batch: the process was killed by SIGKILL"),
         ("leave", 60, "inline: an operator ended the process: SystemExit(0), raised in leave ("),
         ("dying_source", 60, "the source alone (fetch; no operator runs): the source ended the process, with exit code 7"),
-        ("leaving", 60, "'mine.py:leaving' was called without arguments and failed: 3"),
+        ("leaving", 60, "'mine.py:leaving' was called without arguments and failed: SystemExit: 3"),
     ],
 )  # fmt: skip
 def test_what_it_was_doing_is_said(folder: pathlib.Path, name: str, limit: int, text: str) -> None:

@@ -131,7 +131,7 @@ def test_what_can_be_named(here: pathlib.Path, name: str) -> None:
         ("mine.py:number", "is a int"),
         ("mine.py:seven", "returned a int"),
         ("mine.py:needs_more", "called without arguments and failed.*folder"),
-        ("mine.py:broken", "failed: no such bucket"),
+        ("mine.py:broken", "failed: OSError: no such bucket"),
         ("wrong.py", "nothing_of_that_name"),
         ("nowhere.at.all:pipeline", "cannot be imported"),
         (":pipeline", "FILE.py:NAME"),

@@ -20,8 +20,8 @@ from typing import Any
 from zephon_jax.bench.gil import gil_shares
 from zephon_jax.bench.measure import run_for, source_for
 from zephon_jax.bench.report import failed_run
-from zephon_jax.named import load_pipeline
 from zephon_jax.errors import ConfigurationError, ZephonError, text_of
+from zephon_jax.named import load_pipeline
 
 SOURCE = "source"
 
