@@ -17,6 +17,7 @@ from zephon_jax.ops import DecodeRaw
 
 WORKLOADS = ["pack", "text", "records", "map", "resume", "resume-text", "lanes", "global", "start", "import"]
 LANE_DOCUMENTS = 5_000
+EPOCH_CHUNKS = 32  # 16,384 documents: a flush sends rows off that are not full
 
 
 def pack(paths: list[str], *, row: int = ROW, bins: int = BINS, rows: int = ROWS, **work: Any) -> zj.Pipeline:
@@ -112,7 +113,7 @@ def main() -> None:
     root, chosen = given.root, options_of(given)
     depths = [int(x) for x in given.depths.split(",")]
     made: dict[str, Callable[[], zj.Pipeline]] = {
-        "pack": lambda: pack(tokens_of(root)),
+        "pack": lambda: pack(tokens_of(root)).options(flush_every_k_chunks=EPOCH_CHUNKS),
         "text": lambda: text(root),
         "records": lambda: records(root),
         "map": lambda: mapped(given.loops, given.records),
