@@ -71,7 +71,8 @@ def test_an_operator_that_runs_in_order_is_named(executor: str) -> None:
 
 def test_an_operator_after_batch_is_named() -> None:
     def slow(batch):
-        python_loop(None)
+        for _ in range(20):
+            python_loop(None)
         return batch
 
     report = benchmark(zj.Pipeline(work()).batch(2).map_batch(slow), seconds=0.2, executors=["inline"])

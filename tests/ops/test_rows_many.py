@@ -171,7 +171,7 @@ def test_map_columns_must_keep_the_number_of_rows():
     data = zj.Dataset.from_source("numbers", list(range(9)))
     pipeline = zj.Pipeline(zj.StaticMixtureWorkSource(data)).map_columns(lambda c: {"x": c["value"][:-1]}, name="cut")
     with pytest.raises(zj.ContractViolation, match=r"map_columns\(cut\), lane 0: field 'x' has 8 rows for 9 records"):
-        list(pipeline)
+        list(pipeline.options(micro_batch_records=9))
 
 
 # -- Grain's transform classes ------------------------------------------------------------------------------------------------
