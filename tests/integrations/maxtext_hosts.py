@@ -14,7 +14,7 @@ import pickle
 import sys
 from typing import Any
 
-from tests.processes.hosts import mesh_of, tokenize
+from tests.processes.hosts import join, mesh_of, tokenize
 
 LANES, ROWS = 8, 16
 
@@ -138,15 +138,7 @@ def mixed_steps(job) -> dict[str, Any]:
 
 def main(path: str) -> None:
     config = json.loads(pathlib.Path(path).read_text())
-    import jax
-
-    jax.distributed.initialize(
-        f"127.0.0.1:{config['port']}",
-        config["processes"],
-        config["process"],
-        initialization_timeout=90,
-        cluster_detection_method="deactivate",
-    )
+    join(config)
     results = [(mixed_steps if job.get("job") == "mixed_steps" else run)(job) for job in config["jobs"]]
     pathlib.Path(config["out"]).write_bytes(pickle.dumps(results))
 

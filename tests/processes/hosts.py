@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -118,8 +119,8 @@ def run(job) -> dict[str, Any]:
         return {"steps": steps, "states": states, "error": error, "lanes": it.lane_fingerprints(), "step": it.step}
 
 
-def main(path: str) -> None:
-    config = json.loads(pathlib.Path(path).read_text())
+def join(config: Mapping[str, Any]) -> None:
+    """Become one of the processes that the configuration names."""
     import jax
 
     jax.distributed.initialize(
@@ -129,6 +130,11 @@ def main(path: str) -> None:
         initialization_timeout=90,
         cluster_detection_method="deactivate",
     )
+
+
+def main(path: str) -> None:
+    config = json.loads(pathlib.Path(path).read_text())
+    join(config)
     results = [run(job) for job in config["jobs"]]
     pathlib.Path(config["out"]).write_bytes(pickle.dumps(results))
 

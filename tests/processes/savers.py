@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from tests.processes.hosts import pipeline, sharding_of
+from tests.processes.hosts import join, pipeline, sharding_of
 
 DATA = {"names": ("data",), "spec": ["data"]}
 LANES, ROWS = 5, 40
@@ -320,15 +320,7 @@ JOBS = {
 
 def main(path: str) -> None:
     config = json.loads(pathlib.Path(path).read_text())
-    import jax
-
-    jax.distributed.initialize(
-        f"127.0.0.1:{config['port']}",
-        config["processes"],
-        config["process"],
-        initialization_timeout=90,
-        cluster_detection_method="deactivate",
-    )
+    join(config)
     faulthandler.dump_traceback_later(25)
     results = []
     for job in config["jobs"]:

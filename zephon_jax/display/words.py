@@ -5,6 +5,6 @@ from __future__ import annotations
 __all__ = ["counted"]
 
 
-def counted(n: int, noun: str) -> str:
-    """`1 chunk`, `1,200 chunks`: of nouns whose plural is an s."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+def counted(n: int, noun: str, plural: str | None = None) -> str:
+    """`1 chunk`, `1,200 chunks`; `plural` where it is not an s more."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

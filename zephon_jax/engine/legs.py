@@ -198,8 +198,7 @@ class Stages:
             watch.held = max(watch.held, batch_bytes(batch))
         watch.entering(None)
         self._under_way.ended(0, watch.held)
-        self._sizes[steps].saw(watch.held, given, sum(watch.seconds.values()))
-        self._counted(watch)
+        self._finished(steps, watch, given)
         return batch, counts
 
     def _produced(self, steps: tuple[Step, ...], work: Work, batch: MicroBatch) -> Iterator[Counted]:
@@ -207,8 +206,7 @@ class Stages:
         watch = Watch()
         done = run_while_wanted(self.stop, partial(work, watch), [batch])
         self._under_way.ended(0, watch.held)
-        self._sizes[steps].saw(watch.held, len(batch), sum(watch.seconds.values()))
-        self._counted(watch)
+        self._finished(steps, watch, len(batch))
         return done.each()
 
     def _submit(self, steps: tuple[Step, ...], work: Work, batches: list[MicroBatch]) -> Future[Done]:
@@ -229,8 +227,7 @@ class Stages:
             self._counts.waited_s += time.monotonic() - began
         self._under_way.ended(self._held.pop(future), watch.held)
         done = future.result()
-        self._sizes[steps].saw(watch.held, sum(map(len, batches)), sum(watch.seconds.values()))
-        self._counted(watch)
+        self._finished(steps, watch, sum(map(len, batches)))
         if paced:
             self._paces[steps].took(sum(watch.seconds.values()), len(done.results))
         return done
@@ -257,7 +254,9 @@ class Stages:
             batch = batches[min(watch.at, len(batches) - 1)]
             raise failed(self._names[operator], batch) from TaskLost(lost_in(text, batch))
 
-    def _counted(self, watch: Watch) -> None:
+    def _finished(self, steps: tuple[Step, ...], watch: Watch, records: int) -> None:
+        """A call for so many records is over: what it held and took is known, for the next ones and for `stats()`."""
+        self._sizes[steps].saw(watch.held, records, sum(watch.seconds.values()))
         for index, seconds in watch.seconds.items():
             self._counts.operators[self._names[index]].busy_s += seconds
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from zephon_jax.display.flow import Flow, FlowDataset, FlowOperator, FlowStage, flow_html
+from zephon_jax.display.words import counted
 from zephon_jax.ops.base import Operator
 from zephon_jax.plan.compile import Plan
 from zephon_jax.plan.explain import explain_plan, stage_window, worker_count
@@ -59,7 +60,7 @@ def flow_of(plan: Plan, workers: int) -> Flow:
             if stage.stateless
             else "one lane at a time, holds records"
         )
-        before = "" if i == 0 else f"up to {_counted(waiting, 'micro-batch', 'micro-batches')} of each lane on the way"
+        before = "" if i == 0 else f"up to {counted(waiting, 'micro-batch', 'micro-batches')} of each lane on the way"
         waiting = cap
         stages.append(
             FlowStage(
@@ -76,9 +77,9 @@ def flow_of(plan: Plan, workers: int) -> Flow:
     return Flow(
         datasets=tuple(_datasets(plan)),
         order=_order(plan),
-        lanes=f"{_counted(plan.lanes, 'lane', 'lanes')}, {flush}",
+        lanes=f"{counted(plan.lanes, 'lane')}, {flush}",
         stages=tuple(stages),
-        ready=f"up to {_counted(o.prefetch, 'batch', 'batches')} made ahead" if pooled else "made when asked for",
+        ready=f"up to {counted(o.prefetch, 'batch', 'batches')} made ahead" if pooled else "made when asked for",
         step=_step(plan),
         notes=plan.notes,
     )
@@ -120,10 +121,4 @@ def _order(plan: Plan) -> str:
 def _step(plan: Plan) -> str:
     if plan.rows_per_lane is None:
         return "records, one by one"
-    return (
-        f"{_counted(plan.rows_per_lane, 'row', 'rows')} per lane and round, {plan.lanes * plan.rows_per_lane} per step"
-    )
-
-
-def _counted(n: int, one: str, several: str) -> str:
-    return f"{n:,} {one if n == 1 else several}"
+    return f"{counted(plan.rows_per_lane, 'row')} per lane and round, {plan.lanes * plan.rows_per_lane} per step"
